@@ -1,0 +1,28 @@
+"""Offbeat: off-policy and asynchronous reinforcement learning. Heavy libraries are imported where they are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Agent", "__version__", "load_policy", "resume", "train"]
+
+if TYPE_CHECKING:
+    from offbeat.deploy import load_policy
+    from offbeat.run.agent import Agent
+    from offbeat.run.api import resume, train
+
+_WHERE = {
+    "train": "offbeat.run.api",
+    "resume": "offbeat.run.api",
+    "Agent": "offbeat.run.agent",
+    "load_policy": "offbeat.deploy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        import importlib
+
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'offbeat' has no attribute {name!r}")

@@ -1,0 +1,191 @@
+"""Every setting, as frozen dataclasses; imports no backend.
+
+Each field is made by `setting(default, help, ...)`; its range is checked when the dataclass is made, wherever the value
+came from (Python, YAML, command line). A union of dataclasses (temperature) surfaces as flat keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from offbeat.errors import UsageError
+
+Reference = str | Callable[..., Any]
+"""A user's own code: a callable, or `module:callable`, which a config file and the command line can hold."""
+
+Activation = Literal["relu", "tanh", "elu", "silu", "gelu", "leaky_relu"]
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A dataclass field with its help text and its range; ranges hold for every entry of a tuple, and not for None."""
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    metadata = {"help": help, "limits": {name: limit for name, limit in limits.items() if limit is not None}}
+    if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+_HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "at_least": (lambda value, limit: value >= limit, "at least"),
+    "above": (lambda value, limit: value > limit, "more than"),
+    "at_most": (lambda value, limit: value <= limit, "at most"),
+    "below": (lambda value, limit: value < limit, "less than"),
+}
+
+
+def check_ranges(config: Any) -> None:
+    """Raises UsageError for the first field whose value is outside the range that `setting` gave it."""
+    for each in dataclasses.fields(config):
+        value = getattr(config, each.name)
+        for limit_name, limit in each.metadata.get("limits", {}).items():
+            holds, words = _HOLDS[limit_name]
+            for entry in value if isinstance(value, tuple) else (value,):
+                number = isinstance(entry, int | float) and not isinstance(entry, bool)
+                if number and not holds(entry, limit):
+                    raise UsageError(f"{each.name}={value!r} is out of range: it must be {words} {limit:g}")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A temperature that is learned so that the policy's entropy stays near a target."""
+
+    initial: float = setting(1.0, "Temperature to start from.", above=0)
+    target_entropy: float | None = setting(None, "Entropy to aim at; None is minus the action size.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A temperature that stays as it is."""
+
+    value: float = setting(0.2, "The temperature.", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where, how long and how a run trains; the same for every algorithm."""
+
+    env: str = setting("", "Gymnasium id, or module:factory.")
+    env_kwargs: Mapping[str, Any] = setting({}, "Arguments for the environment, as key=value.")
+    env_wrapper: Reference | None = setting(None, "module:callable that wraps each environment.")
+    max_episode_steps: int | None = setting(
+        None, "Truncate episodes here; None keeps the environment's own limit.", at_least=1
+    )
+    state_key: str | None = setting(
+        None, "Privileged state for the critic only: a key of a Dict observation, or of info."
+    )
+    num_envs: int = setting(1, "Environments stepped side by side.", at_least=1)
+    total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
+    total_updates: int | None = setting(None, "Stop after this many updates instead, if that comes first.", at_least=1)
+    seed: int = setting(0, "Seed of every random stream.", at_least=0, below=2**63)
+    out: str = setting("runs", "Directory for runs.")
+    name: str | None = setting(
+        None, "The run is exactly OUT/NAME; None makes a name from algorithm, environment, seed and time."
+    )
+    updates_per_step: float = setting(1.0, "Updates per environment step after warm-up; may be a fraction.", above=0)
+    random_steps: int = setting(1_000, "Uniform random actions for this many first steps.", at_least=0)
+    warmup_steps: int = setting(1_000, "No updates before this many steps.", at_least=1)
+    capacity: int = setting(1_000_000, "Transitions that replay keeps.", at_least=1)
+    reward_shaping: Reference | None = setting(
+        None, "module:callable (reward, step, total_steps) -> reward, applied before replay."
+    )
+    acting: Literal["auto", "numpy", "torch"] = setting(
+        "auto", "What the policy acts with; auto is NumPy below 32 environments."
+    )
+    eval_every: int = setting(5_000, "Evaluate every this many steps; 0 only at the end.", at_least=0)
+    eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+    checkpoint_every: int = setting(10_000, "Checkpoint every this many steps; 0 only at the end.", at_least=0)
+    log_every: int = setting(1_000, "Log metrics every this many steps.", at_least=1)
+    logger: tuple[Literal["tensorboard"], ...] = setting(
+        ("tensorboard",), "Loggers beside metrics.jsonl, separated by commas; 'none' for no other."
+    )
+    device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
+    threads: int = setting(0, "Torch threads; 0 leaves torch's own choice.", at_least=0)
+    precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
+    quiet: bool = setting(False, "Print nothing but errors and the run's path.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.warmup_steps > self.capacity:
+            raise UsageError(
+                f"warmup_steps={self.warmup_steps} is more than capacity={self.capacity}: replay could never hold the "
+                f"warm-up, so learning would never start; use warmup_steps <= {self.capacity} or a larger capacity"
+            )
+
+
+@dataclass(frozen=True)
+class SAC:
+    """Soft actor-critic for Box actions (Haarnoja et al. 2018)."""
+
+    gamma: float = setting(0.99, "Discount per step.", at_least=0, at_most=1)
+    tau: float = setting(0.005, "Share of the critic that the target takes over per update.", above=0, at_most=1)
+    batch_size: int = setting(256, "Transitions per update.", at_least=1)
+    n_step: int = setting(1, "Steps of reward before the critic takes over.", at_least=1)
+    critics: int = setting(2, "Critics; targets take their minimum.", at_least=1)
+    hidden: tuple[int, ...] = setting((256, 256), "Hidden layer sizes.", at_least=1)
+    critic_hidden: tuple[int, ...] | None = setting(
+        None, "Hidden layer sizes of the critics; None is as the actor's.", at_least=1
+    )
+    activation: Activation = setting("relu", "Activation of hidden layers.")
+    layer_norm: bool = setting(False, "Layer norm before each hidden activation.")
+    temperature: Learned | Fixed = setting(Learned(), "Weight of the entropy: learned or fixed.")
+    actor_learning_rate: float = setting(3e-4, "Adam's rate for the actor.", at_least=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's rate for the critics.", at_least=0)
+    temperature_learning_rate: float = setting(3e-4, "Adam's rate for the temperature.", at_least=0)
+    actor_schedule: Reference = setting(
+        "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
+    )
+    critic_schedule: Reference = setting("constant", "As actor_schedule, for the critics.")
+    temperature_schedule: Reference = setting("constant", "As actor_schedule, for the temperature.")
+    actor_every: int = setting(1, "The actor and the temperature learn every this many critic updates.", at_least=1)
+    target_every: int = setting(1, "The target moves every this many critic updates.", at_least=1)
+    max_grad_norm: float | None = setting(None, "Limit of each network's gradient norm.", above=0)
+    log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation.")
+    log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation.")
+    normalise_observations: bool = setting(False, "Scale observations by running mean and deviation.")
+    observation_clip: float = setting(10.0, "Normalised observations are clipped here.", above=0)
+    reward_scale: float = setting(1.0, "Factor on every reward that the critic sees.", above=0)
+    normalise_rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+    actor: Reference | None = setting(None, "Your own actor: module:callable (spec) -> nn.Module.")
+    critic: Reference | None = setting(
+        None, "Your own critic: module:callable (spec) -> nn.Module, called once per critic."
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.log_std_min >= self.log_std_max:
+            raise UsageError(f"log_std_min={self.log_std_min} must be less than log_std_max={self.log_std_max}")
+        for group in ("actor_schedule", "critic_schedule", "temperature_schedule"):
+            schedule = getattr(self, group)
+            if isinstance(schedule, str) and schedule not in SCHEDULES and ":" not in schedule:
+                raise UsageError(f"{group}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable")
+
+
+Algorithm = SAC
+ALGORITHMS: dict[str, type[Algorithm]] = {"sac": SAC}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run is made from: an algorithm by name, its settings, and the run's."""
+
+    algorithm: str
+    run: Run
+    learner: Algorithm

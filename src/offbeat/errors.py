@@ -1,0 +1,29 @@
+"""Errors that a user can act on: each message holds the value, the rule and the remedy."""
+
+
+class OffbeatError(Exception):
+    """Anything that Offbeat reports in words; the command prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(OffbeatError, ValueError):
+    """A wrong option, key, type or value, found before anything is created."""
+
+    exit_code = 2
+
+
+class SpaceError(UsageError):
+    """An observation or action space that the chosen algorithm cannot take."""
+
+
+class EnvironmentFault(OffbeatError):
+    """An environment raised, or returned what its spaces do not allow."""
+
+
+class CheckpointError(OffbeatError):
+    """A checkpoint that is missing, damaged, foreign, or does not fit what it is loaded into."""
+
+
+class RunBusyError(OffbeatError):
+    """The run belongs to a process that is still alive."""

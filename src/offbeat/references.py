@@ -1,0 +1,52 @@
+"""Names for a user's own code: `module:attribute`, so that a run's config can find it again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from offbeat.errors import UsageError
+
+
+def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]:
+    """The callable that `reference` names; callables pass through. The working directory is searched too."""
+    if callable(reference):
+        return reference
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute:
+        raise UsageError(
+            f"{key}={reference!r} is not of the form module:callable, for example my_package.my_module:make"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise
+        raise UsageError(
+            f"{key}={reference!r}: there is no module {error.name!r} in {os.getcwd()} or among the installed packages"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise UsageError(f"{key}={reference!r} is a {type(value).__name__}, not a callable")
+    return value  # type: ignore[no-any-return]
+
+
+def name_of(function: str | Callable[..., Any] | None) -> str | None:
+    """`module:attribute` where `resolve` would find the same object again, else None (lambdas, closures, __main__)."""
+    if function is None or isinstance(function, str):
+        return function
+    module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not qualified or module == "__main__" or "<" in qualified:
+        return None
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{qualified}" if found is function else None

@@ -1,0 +1,264 @@
+"""The values that travel along the data's path. Shapes are documented here, once.
+
+B batch, T time, N environments, R rows, A action size, O observation size, S privileged state size, E critics.
+Actions are in [-1, 1] everywhere except inside an environment; rewards are what the environment paid, after shaping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Weights = Mapping[str, Array]
+"""Flat names such as `actor/0/weight` to arrays: weights (in, out), critics (E, in, out), normalisers beside them."""
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of an observation.
+
+    path: where it stands in nested Dict (names) and Tuple (numbers) spaces; () for a lone space.
+    kind: "box" is flattened into the vector, "discrete" becomes one-hot (shape (n,), values start..start+n-1),
+    "image" (uint8 with two or three dimensions) keeps its shape and dtype.
+    """
+
+    path: tuple[str | int, ...]
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int = 0
+
+    @property
+    def name(self) -> str:
+        return "/".join(str(part) for part in self.path)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def of(self, raw: Any) -> Any:
+        for part in self.path:
+            raw = raw[part]
+        return raw
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a structured observation becomes one vector (and images): leaves in their fixed order.
+
+    Dict keys are visited in sorted order, Tuple members by position, nested spaces depth first.
+    """
+
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(leaf.size for leaf in self.vectors)
+
+    @property
+    def vectors(self) -> tuple[Leaf, ...]:
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "image")
+
+    @property
+    def images(self) -> tuple[Leaf, ...]:
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "image")
+
+    def encode(self, raw: Any, batch: int | None = None) -> Array:
+        """The vector part of one observation (O,), or of `batch` observations stacked by leaf (batch, O), float32."""
+        lead = () if batch is None else (batch,)
+        parts = [self._part(leaf, np.asarray(leaf.of(raw)), lead) for leaf in self.vectors]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts, axis=-1) if parts else np.zeros((*lead, 0), np.float32)
+
+    def encode_images(self, raw: Any) -> dict[str, Array]:
+        """The image parts by leaf name, in their own dtype, with whatever leading axes they come with."""
+        return {leaf.name: np.asarray(leaf.of(raw), leaf.dtype) for leaf in self.images}
+
+    @staticmethod
+    def _part(leaf: Leaf, value: Array, lead: tuple[int, ...]) -> Array:
+        if leaf.kind == "discrete":
+            return (np.arange(leaf.start, leaf.start + leaf.size) == value.reshape(*lead, 1)).astype(np.float32)
+        return value.reshape(*lead, leaf.size).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a policy, a replay and a learner need to know of an environment, without the environment.
+
+    action_low, action_high: (A,) the environment's own bounds. action_shape, action_dtype: what `step` is given.
+    state: layout of the privileged state that only the critic sees, or None; `state_from` is "observation" (the key was
+    taken out of `layout`) or "info". max_episode_steps: the limit after which an episode is truncated, if any.
+    """
+
+    name: str
+    layout: Layout
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    action_shape: tuple[int, ...]
+    action_dtype: str = "float32"
+    state_key: str | None = None
+    state_from: str | None = None
+    state: Layout | None = None
+    max_episode_steps: int | None = None
+
+    @property
+    def observation_size(self) -> int:
+        return self.layout.size
+
+    @property
+    def action_size(self) -> int:
+        return len(self.action_low)
+
+    @property
+    def state_size(self) -> int:
+        return self.state.size if self.state is not None else 0
+
+    def to_environment(self, action: Array) -> Array:
+        """Actions (..., A) in [-1, 1] to the environment's bounds, shape and dtype."""
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
+        scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)
+        return scaled.astype(self.action_dtype).reshape(action.shape[:-1] + self.action_shape)
+
+    def from_environment(self, action: Array) -> Array:
+        """The inverse of `to_environment`: (..., *action_shape) to (..., A) in [-1, 1], float32."""
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
+        lead = np.shape(action)[: np.ndim(action) - len(self.action_shape)]
+        flat = np.asarray(action, np.float64).reshape(*lead, self.action_size)
+        return (2.0 * (flat - low) / (high - low) - 1.0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What N environments show. vector: (N, O) float32. state: (N, S) float32, S = 0 when there is none. images: (N, ...)."""
+
+    vector: Array
+    state: Array
+    images: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode: which environment and episode, what it returned (unshaped), how long it was."""
+
+    env: int
+    episode: int
+    total_reward: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of N environments.
+
+    observation: to act on next (the first of a new episode where one ended). next: the true successor of what was acted
+    on (the final observation where an episode ended). reward (N,) float64; terminated, truncated (N,) bool.
+    valid (N,) bool: False where the call only reset an environment and made no transition.
+    episode, step (N,) int64: the episode that the row belongs to and its place in it, from 0.
+    """
+
+    observation: Observation
+    next: Observation
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    episode: Array
+    step: Array
+    finished: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a row: name, shape of one entry, dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a row, from which chunk, shard and segment are built. float32 fields are packed side by side."""
+
+    fields: tuple[Field, ...]
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __getitem__(self, name: str) -> Field:
+        return next(each for each in self.fields if each.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.fields)
+
+    @classmethod
+    def transitions(cls, spec: EnvSpec, extras: tuple[Field, ...] = ()) -> Schema:
+        """Self-contained transition rows for an environment; images are stored in their own dtype beside the vectors."""
+        observation, state = (spec.observation_size,), (spec.state_size,)
+        fields = [
+            Field("obs", observation, "float32"),
+            Field("action", (spec.action_size,), "float32"),
+            Field("reward", (), "float32"),
+            Field("terminated", (), "float32"),
+            Field("truncated", (), "float32"),
+            Field("next_obs", observation, "float32"),
+        ]
+        if spec.state_size:
+            fields += [Field("state", state, "float32"), Field("next_state", state, "float32")]
+        for leaf in spec.layout.images:
+            fields += [Field(f"{when}/{leaf.name}", leaf.shape, leaf.dtype) for when in ("obs", "next_obs")]
+        fields += [
+            Field("version", (), "int64"),
+            Field("env", (), "int64"),
+            Field("episode", (), "int64"),
+            Field("step", (), "int64"),
+        ]
+        return cls(tuple(fields) + extras)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows in the order in which they were made; `columns[name]` is (R, *field.shape).
+
+    A row is named (worker, boot, sequence): `sequence` is the first row's, the others follow.
+    finished: the episodes that ended in these rows. calls: vector steps taken, also those that gave no row.
+    """
+
+    columns: Mapping[str, Array]
+    worker: int = 0
+    boot: int = 0
+    sequence: int = 0
+    finished: tuple[Episode, ...] = ()
+    calls: int = 1
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """A batch for an off-policy learner. reward, discount (B,): the n-step sum and gamma^k, 0 after termination.
+
+    obs, next_obs (B, O); action (B, A); state, next_state (B, S). `rows` (B,) int64 names the first row of each.
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    discount: Array
+    next_obs: Array
+    state: Array
+    next_state: Array
+    rows: Array
