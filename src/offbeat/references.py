@@ -36,7 +36,7 @@ def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]
         value = getattr(value, part)
     if not callable(value):
         raise UsageError(f"{key}={reference!r} is a {type(value).__name__}, not a callable")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def name_of(function: str | Callable[..., Any] | None) -> str | None:

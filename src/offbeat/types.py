@@ -6,8 +6,10 @@ Actions are in [-1, 1] everywhere except inside an environment; rewards are what
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,12 @@ class Layout:
         """The image parts by leaf name, in their own dtype, with whatever leading axes they come with."""
         return {leaf.name: np.asarray(leaf.of(raw), leaf.dtype) for leaf in self.images}
 
+    def batch_of(self, raw: Any) -> int | None:
+        """How many observations `raw` stacks, or None when it is a single one."""
+        leaf = self.leaves[0]
+        shape = np.shape(leaf.of(raw))
+        return shape[0] if len(shape) > (0 if leaf.kind == "discrete" else len(leaf.shape)) else None
+
     @staticmethod
     def _part(leaf: Leaf, value: Array, lead: tuple[int, ...]) -> Array:
         if leaf.kind == "discrete":
@@ -108,6 +116,21 @@ class EnvSpec:
     state: Layout | None = None
     max_episode_steps: int | None = None
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EnvSpec:
+        """The inverse of `to_json`."""
+
+        def layout(part: Mapping[str, Any]) -> Layout:
+            leaves = ({**leaf, "path": tuple(leaf["path"]), "shape": tuple(leaf["shape"])} for leaf in part["leaves"])
+            return Layout(tuple(Leaf(**leaf) for leaf in leaves))
+
+        tuples = {name: tuple(values[name]) for name in ("action_low", "action_high", "action_shape")}
+        state = None if values["state"] is None else layout(values["state"])
+        return cls(**{**values, **tuples, "layout": layout(values["layout"]), "state": state})
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
     @property
     def observation_size(self) -> int:
         return self.layout.size
@@ -121,10 +144,19 @@ class EnvSpec:
         return self.state.size if self.state is not None else 0
 
     def to_environment(self, action: Array) -> Array:
-        """Actions (..., A) in [-1, 1] to the environment's bounds, shape and dtype."""
-        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
-        scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)
+        """Actions (..., A) in [-1, 1] to the environment's bounds, shape and dtype; beyond goes to the bound."""
+        low, high, centre, half = self._scaling
+        # Clipping the result, not the action: rounding in the scaling then cannot leave the bounds either.
+        scaled = action.astype(np.float64)
+        scaled *= half
+        scaled += centre
+        scaled = np.minimum(np.maximum(scaled, low, out=scaled), high, out=scaled)
         return scaled.astype(self.action_dtype).reshape(action.shape[:-1] + self.action_shape)
+
+    @cached_property
+    def _scaling(self) -> tuple[Array, Array, Array, Array]:
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
+        return low, high, 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
 
     def from_environment(self, action: Array) -> Array:
         """The inverse of `to_environment`: (..., *action_shape) to (..., A) in [-1, 1], float32."""
@@ -136,7 +168,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Observation:
-    """What N environments show. vector: (N, O) float32. state: (N, S) float32, S = 0 when there is none. images: (N, ...)."""
+    """What N environments show. vector (N, O), state (N, S): float32, S = 0 if there is none. images: (N, ...)."""
 
     vector: Array
     state: Array
@@ -205,7 +237,7 @@ class Schema:
 
     @classmethod
     def transitions(cls, spec: EnvSpec, extras: tuple[Field, ...] = ()) -> Schema:
-        """Self-contained transition rows for an environment; images are stored in their own dtype beside the vectors."""
+        """Self-contained transition rows for an environment; images stand in their own dtype beside the vectors."""
         observation, state = (spec.observation_size,), (spec.state_size,)
         fields = [
             Field("obs", observation, "float32"),

@@ -7,6 +7,7 @@ came from (Python, YAML, command line). A union of dataclasses (temperature) sur
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,8 +33,8 @@ def setting(
     """A dataclass field with its help text and its range; ranges hold for every entry of a tuple, and not for None."""
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {"help": help, "limits": {name: limit for name, limit in limits.items() if limit is not None}}
-    if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -45,16 +46,28 @@ _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 }
 
 
+def check_range(name: str, value: Any, limits: Mapping[str, float]) -> None:
+    """Raises UsageError where a number, or a number in a tuple, is not finite or is outside `limits`."""
+    for entry in value if isinstance(value, tuple) else (value,):
+        if not isinstance(entry, int | float) or isinstance(entry, bool):
+            continue
+        if isinstance(entry, float) and not math.isfinite(entry):
+            raise UsageError(f"{name}={value!r} is out of range: it must be finite")
+        for limit_name, limit in limits.items():
+            holds, words = _HOLDS[limit_name]
+            if not holds(entry, limit):
+                raise UsageError(f"{name}={value!r} is out of range: it must be {words} {limit}")
+
+
 def check_ranges(config: Any) -> None:
     """Raises UsageError for the first field whose value is outside the range that `setting` gave it."""
     for each in dataclasses.fields(config):
-        value = getattr(config, each.name)
-        for limit_name, limit in each.metadata.get("limits", {}).items():
-            holds, words = _HOLDS[limit_name]
-            for entry in value if isinstance(value, tuple) else (value,):
-                number = isinstance(entry, int | float) and not isinstance(entry, bool)
-                if number and not holds(entry, limit):
-                    raise UsageError(f"{each.name}={value!r} is out of range: it must be {words} {limit:g}")
+        check_range(each.name, getattr(config, each.name), each.metadata["limits"])
+
+
+def range_words(limits: Mapping[str, float]) -> str:
+    """The range in words, such as "at least 0, at most 1"; empty where every value is allowed."""
+    return ", ".join(f"{_HOLDS[name][1]} {limit}" for name, limit in limits.items())
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Learned:
     """A temperature that is learned so that the policy's entropy stays near a target."""
 
     initial: float = setting(1.0, "Temperature to start from.", above=0)
-    target_entropy: float | None = setting(None, "Entropy to aim at; None is minus the action size.")
+    target_entropy: float | None = setting(None, "Entropy to aim at; none is minus the action size.")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -86,7 +99,7 @@ class Run:
     env_kwargs: Mapping[str, Any] = setting({}, "Arguments for the environment, as key=value.")
     env_wrapper: Reference | None = setting(None, "module:callable that wraps each environment.")
     max_episode_steps: int | None = setting(
-        None, "Truncate episodes here; None keeps the environment's own limit.", at_least=1
+        None, "Truncate episodes here; none keeps the environment's own limit.", at_least=1
     )
     state_key: str | None = setting(
         None, "Privileged state for the critic only: a key of a Dict observation, or of info."
@@ -97,7 +110,7 @@ class Run:
     seed: int = setting(0, "Seed of every random stream.", at_least=0, below=2**63)
     out: str = setting("runs", "Directory for runs.")
     name: str | None = setting(
-        None, "The run is exactly OUT/NAME; None makes a name from algorithm, environment, seed and time."
+        None, "The run is exactly OUT/NAME; none makes a name from algorithm, environment, seed and time."
     )
     updates_per_step: float = setting(1.0, "Updates per environment step after warm-up; may be a fraction.", above=0)
     random_steps: int = setting(1_000, "Uniform random actions for this many first steps.", at_least=0)
@@ -141,7 +154,7 @@ class SAC:
     critics: int = setting(2, "Critics; targets take their minimum.", at_least=1)
     hidden: tuple[int, ...] = setting((256, 256), "Hidden layer sizes.", at_least=1)
     critic_hidden: tuple[int, ...] | None = setting(
-        None, "Hidden layer sizes of the critics; None is as the actor's.", at_least=1
+        None, "Hidden layer sizes of the critics; none is as the actor's.", at_least=1
     )
     activation: Activation = setting("relu", "Activation of hidden layers.")
     layer_norm: bool = setting(False, "Layer norm before each hidden activation.")

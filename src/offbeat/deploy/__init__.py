@@ -1,0 +1,99 @@
+"""A trained policy on its own: export to a directory, load it again with NumPy and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat import durable
+from offbeat.errors import CheckpointError
+from offbeat.policies import make_policy
+from offbeat.references import resolve
+from offbeat.types import Array, EnvSpec
+from offbeat.weights.publication import Publication
+
+FORMAT = 1
+
+
+def export_policy(
+    directory: Path, publication: Publication, description: Mapping[str, Any], spec: EnvSpec, notes: Mapping[str, Any]
+) -> None:
+    """Writes weights.safetensors and policy.json: a reader finds the old pair or the new one, never a mixture."""
+    from safetensors.numpy import save
+
+    aside, old = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("new", "old"))
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    document = {
+        "format": FORMAT,
+        "policy": dict(description),
+        "spec": spec.to_json(),
+        "version": publication.version,
+        "checksum": publication.checksum,
+        "notes": dict(notes),
+    }
+    weights = {name: np.array(array, order="C") for name, array in publication.weights.items()}
+    durable.write_file(aside / "weights.safetensors", save(weights))
+    durable.write_file(aside / "policy.json", json.dumps(document, indent=2).encode())
+    if directory.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        directory.rename(old)
+    aside.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class LoadedPolicy:
+    """A policy that acts, and what it was trained on (`spec`). No learner; no torch unless the actor is a module."""
+
+    def __init__(self, document: Mapping[str, Any], publication: Publication, actor: Any, acting: str) -> None:
+        self.spec = EnvSpec.from_json(document["spec"])
+        self.version, self.notes = publication.version, document["notes"]
+        reference = actor if actor is not None else document["policy"].get("actor")
+        self._policy = make_policy(
+            document["policy"],
+            acting=acting,
+            spec=self.spec,
+            actor=None if reference is None else resolve(reference, "actor"),
+        )
+        self._policy.load(publication.weights)
+        self._rng = np.random.default_rng()
+
+    def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None) -> Array:
+        """The action in the environment's units, for one observation as the environment gives it, or for a stack."""
+        batch = self.spec.layout.batch_of(obs)
+        rows = self.spec.layout.encode(obs, batch).reshape(batch or 1, self.spec.observation_size)
+        carry = self._policy.initial_carry(len(rows))
+        action, _, _ = self._policy.act(rows, carry, None if deterministic else rng or self._rng)
+        action = self.spec.to_environment(action)
+        return action if batch is not None else action[0]
+
+
+def load_policy(path: str | Path, *, actor: Callable[..., Any] | None = None, acting: str = "numpy") -> LoadedPolicy:
+    """The policy of a run's directory, or of an exported policy's own. actor: what made your own module."""
+    directory = Path(path)
+    for candidate in (directory / "policy", directory / "policy.old", directory):
+        if (candidate / "policy.json").exists():
+            break
+    else:
+        raise CheckpointError(f"{directory} holds no policy.json and no policy/ directory: is it a run that has begun?")
+    try:
+        document = json.loads((candidate / "policy.json").read_text())
+        if document["format"] != FORMAT:
+            raise CheckpointError(f"{candidate} has format {document['format']}; this version reads {FORMAT}")
+        from safetensors.numpy import load
+
+        weights = load((candidate / "weights.safetensors").read_bytes())
+        publication = Publication(int(document["version"]), weights)
+        intact = publication.checksum == document["checksum"]
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the parsers raise becomes one typed error
+        raise CheckpointError(f"{candidate} is damaged: {error}; export the policy again") from error
+    if not intact:
+        raise CheckpointError(f"{candidate}: weights.safetensors is not the file that policy.json was written for")
+    return LoadedPolicy(document, publication, actor, acting)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
-from offbeat.types import Array, Weights
+from offbeat.errors import UsageError
+from offbeat.types import Array, EnvSpec, Weights
 
 
 class Policy(Protocol):
@@ -23,3 +25,30 @@ class Policy(Protocol):
     def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
         """obs (N, O) float32 -> action (N, A) float32 in [-1, 1], carry, extras. rng None acts deterministically."""
         ...
+
+
+NUMPY_BELOW = 32
+"""NumPy acts faster than torch below about this many environments (benchmarks in docs/design.md)."""
+
+
+def make_policy(
+    description: Mapping[str, Any],
+    *,
+    num_envs: int = 1,
+    acting: str = "auto",
+    spec: EnvSpec | None = None,
+    actor: Callable[[EnvSpec], Any] | None = None,
+) -> Policy:
+    """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`."""
+    if description["kind"] == "module":
+        if spec is None or actor is None:
+            raise UsageError("this policy is a module of your own: pass actor=, the callable that made it")
+        from offbeat.policies.module import ModulePolicy
+
+        return ModulePolicy(description, spec, actor)
+    if description["kind"] != "squashed_gaussian":
+        raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
+    from offbeat.policies.squashed_gaussian import SquashedGaussian
+
+    backend = acting if acting != "auto" else ("numpy" if num_envs < NUMPY_BELOW else "torch")
+    return SquashedGaussian(description, backend)

@@ -1,0 +1,52 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint slow clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# Pictures are rendered without a window.
+export SDL_VIDEODRIVER ?= dummy
+
+help: ## List what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.core ## Train SAC on Pendulum-v1 until it swings up (one to three minutes), with a curve and a film
+	$(BIN)/python examples/demo.py
+
+test: lint ## Check style and types, and run the default tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## Check style and types only
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+slow: $(VENV)/.dev ## Run the learning tests, which take minutes each
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+clean: ## Remove .venv, caches and build products; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# PYTHON is the interpreter to make .venv from. Where it is not given and python3 is too old, newer names are tried.
+PYTHON ?= python3
+CANDIDATES := $(strip $(PYTHON) $(if $(filter file default,$(origin PYTHON)),python3.13 python3.12 python3.11))
+
+$(BIN)/python:
+	@for python in $(CANDIDATES); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "Making $(VENV) with $$python"; exec "$$python" -m venv --clear $(VENV); \
+		fi; \
+	done; \
+	echo "Offbeat needs Python 3.11 or newer; none of these is: $(CANDIDATES)." \
+		"Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1
+
+# The dev extra includes the core, so the core is not installed again after it.
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.core $@

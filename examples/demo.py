@@ -1,0 +1,101 @@
+"""From nothing to a solved swing-up: SAC on Pendulum-v1, against a random policy, with a learning curve and a film.
+
+    python examples/demo.py [--steps 10000] [--seed 0] [--out runs]
+
+Exits with 1 when the trained policy's mean return over 20 episodes is under -200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures without a window
+
+import gymnasium
+import numpy as np
+
+import offbeat
+from offbeat.observe.plot import learning_curve
+from offbeat.observe.video import write_video
+
+ENVIRONMENT = "Pendulum-v1"
+SEEDS = range(1_000_000, 1_000_020)
+SOLVED = -200.0
+
+
+def play(env: gymnasium.Env[Any, Any], act: Callable[[Any], Any], seed: int, frames: list[Any] | None = None) -> float:
+    """The return of one episode; its pictures are appended to `frames`."""
+    obs, _ = env.reset(seed=seed)
+    total, ended = 0.0, False
+    while not ended:
+        if frames is not None:
+            frames.append(env.render())
+        obs, reward, terminated, truncated, _ = env.step(act(obs))
+        total, ended = total + float(reward), terminated or truncated
+    return total
+
+
+def film(act: Callable[[Any], Any], path: Path) -> Path:
+    """The episode that starts with the pendulum hanging lowest; the first number that it observes is its height."""
+    env = gymnasium.make(ENVIRONMENT, render_mode="rgb_array")
+    lowest = min(SEEDS, key=lambda seed: env.reset(seed=seed)[0][0])
+    frames: list[Any] = []
+    play(env, act, lowest, frames)
+    env.close()
+    return write_video(frames, path, fps=30)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train SAC on Pendulum-v1 and show what it learned.")
+    parser.add_argument("--steps", type=int, default=10_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run (default: %(default)s)")
+    parser.add_argument("--out", default="runs", help="directory for the run (default: %(default)s)")
+    arguments = parser.parse_args()
+
+    run = offbeat.train(
+        "sac",
+        ENVIRONMENT,
+        total_steps=arguments.steps,
+        random_steps=min(500, arguments.steps // 2),
+        warmup_steps=min(500, arguments.steps // 2),
+        hidden=(128, 128),
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        temperature_learning_rate=1e-3,
+        eval_every=1_000,
+        log_every=200,
+        threads=1,  # networks of this size are no faster with more, and much slower on a busy machine
+        seed=arguments.seed,
+        out=arguments.out,
+    )
+    if run.status != "finished":
+        print(f"The demo was stopped; go on with: offbeat resume {run.path}")
+        return 1
+
+    policy, env = run.policy(), gymnasium.make(ENVIRONMENT)
+    env.action_space.seed(0)
+    trained = np.array([play(env, policy.act, seed) for seed in SEEDS])
+    untrained = np.array([play(env, lambda _: env.action_space.sample(), seed) for seed in SEEDS])
+    env.close()
+    curve = learning_curve(run.path, random_return=float(untrained.mean()))
+    video = film(policy.act, run.path / "videos" / "demo.gif")
+
+    print(f"\nMean return over the same {len(SEEDS)} episodes (0 is the best that there could be):")
+    print(f"  random policy   {untrained.mean():9.1f}  (std {untrained.std():.1f})")
+    print(f"  trained policy  {trained.mean():9.1f}  (std {trained.std():.1f})")
+    print(f"Learning curve: {curve}")
+    print(f"Film:           {video}")
+    print(f"run: {run.path}")
+    if trained.mean() < SOLVED:
+        print(f"The swing-up is not solved: {trained.mean():.1f} is under {SOLVED}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

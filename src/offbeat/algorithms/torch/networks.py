@@ -1,0 +1,127 @@
+"""Networks shared by the torch algorithms: an MLP (one, or E stacked as a batch of matrices) and the critics on it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from offbeat.errors import UsageError
+from offbeat.types import EnvSpec
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "elu": functional.elu,
+    "silu": functional.silu,
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+    "leaky_relu": functional.leaky_relu,
+}
+
+
+class Layer(nn.Module):
+    """Weight (in, out) and bias (out), each with a leading E when stacked; optional layer norm on its output."""
+
+    def __init__(self, size: tuple[int, int], members: int | None, norm: bool, rng: np.random.Generator) -> None:
+        super().__init__()
+        lead = () if members is None else (members,)
+        bound = 1.0 / math.sqrt(size[0])
+        self.weight = nn.Parameter(torch.from_numpy(rng.uniform(-bound, bound, (*lead, *size))))
+        self.bias = nn.Parameter(torch.from_numpy(rng.uniform(-bound, bound, (*lead, size[1]))))
+        self.norm = _Norm((*lead, size[1])) if norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.ndim == 2:
+            x = torch.addmm(self.bias, x, self.weight)
+        else:
+            x = torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
+        return x if self.norm is None else self.norm(x)
+
+
+class _Norm(nn.Module):
+    """Layer norm whose scale and offset are (out,), or (E, out) for stacked members."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(shape))
+        self.offset = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.layer_norm(x, x.shape[-1:], eps=1e-5)
+        if self.scale.ndim == 2:
+            return x * self.scale.unsqueeze(1) + self.offset.unsqueeze(1)
+        return x * self.scale + self.offset
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation between them: (B, in) -> (B, out), or (E, B, in) -> (E, B, out) when stacked.
+
+    First weights are uniform in +-1/sqrt(in), drawn from `rng` so that every backend starts alike.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        activation: str,
+        layer_norm: bool,
+        rng: np.random.Generator,
+        members: int | None = None,
+    ) -> None:
+        super().__init__()
+        pairs, last = list(itertools.pairwise(sizes)), len(sizes) - 2
+        self.layers = nn.ModuleList(
+            Layer(pair, members, layer_norm and index < last, rng) for index, pair in enumerate(pairs)
+        )
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = self.activation(layer(x))
+        out: Tensor = last(x)
+        return out
+
+
+class Critics(nn.Module):
+    """E critics as one stacked MLP over observation, privileged state and action: -> (E, B)."""
+
+    def __init__(self, spec: EnvSpec, members: int, hidden: Sequence[int], **settings: Any) -> None:
+        super().__init__()
+        self.members = members
+        sizes = (spec.observation_size + spec.state_size + spec.action_size, *hidden, 1)
+        self.mlp = MLP(sizes, members=members, **settings)
+
+    def forward(self, obs: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat((obs, state, action), 1)
+        out: Tensor = self.mlp(x.expand(self.members, *x.shape))
+        return out.squeeze(2)
+
+
+class OwnCritics(nn.Module):
+    """E critic modules of the user's, each (obs, action[, privileged state]) -> (B,) or (B, 1)."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(modules)
+
+    def forward(self, obs: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        inputs = (obs, action, state) if state.shape[1] else (obs, action)
+        values = [member(*inputs) for member in self.members]
+        for value in values:
+            if value.numel() != len(obs):
+                raise UsageError(
+                    f"your critic gave {tuple(value.shape)} for a batch of {len(obs)}; return one value per row"
+                )
+        return torch.stack([value.reshape(len(obs)) for value in values])
+
+
+def short_name(name: str) -> str:
+    """A parameter of our MLPs as `Weights` names it: `mlp.layers.0.norm.scale` is `0/norm/scale`."""
+    return name.removeprefix("mlp.").removeprefix("layers.").replace(".", "/")

@@ -1,0 +1,270 @@
+"""The command `offbeat`. Heavy libraries are imported by the handler that needs them, after everything is checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offbeat import __version__
+from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run, setting
+from offbeat.coercion import suggestion
+from offbeat.errors import OffbeatError, UsageError
+from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
+from offbeat.settings import algorithm_named, assemble, make, read, read_yaml, settings_of, train_settings
+
+DEBUG_HELP = "Show the traceback of an error."
+CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
+
+TOTAL_HELP = "a total that counts those already done, not an addition; none keeps the run's own."
+
+
+def _as_in_run(name: str) -> Any:
+    """A field that means what the same flag of `train` means."""
+    one = Run.__dataclass_fields__[name]
+    return dataclasses.field(default=one.default, default_factory=one.default_factory, metadata=one.metadata)
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    config: str | None = setting(None, "YAML file with settings; flags win over it.")
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    total_steps: int | None = setting(None, f"Environment steps to train until: {TOTAL_HELP}", at_least=1)
+    total_updates: int | None = setting(None, f"Updates to train until: {TOTAL_HELP}", at_least=1)
+    checkpoint: str = setting("latest", CHECKPOINT_HELP)
+    quiet: bool | None = setting(None, "Print nothing but errors and the run's path; none keeps the run's own.")
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    episodes: int = setting(20, "Episodes to run.", at_least=1)
+    video: bool = setting(False, "Film the first episode.")
+    checkpoint: str = setting("latest", CHECKPOINT_HELP)
+    seed: int | None = setting(None, "Seed of the episodes; none takes the run's.", at_least=0)
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
+class DigestOptions:
+    checkpoint: str = setting("latest", CHECKPOINT_HELP)
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
+class CheckEnvOptions:
+    env_kwargs: Mapping[str, Any] = _as_in_run("env_kwargs")
+    env_wrapper: Reference | None = _as_in_run("env_wrapper")
+    max_episode_steps: int | None = _as_in_run("max_episode_steps")
+    state_key: str | None = _as_in_run("state_key")
+    steps: int = setting(500, "Steps to take with random actions.", at_least=1)
+    seed: int = setting(0, "Seed of resets and actions.", at_least=0)
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+def read_train(algorithm: str, argv: Sequence[str]) -> Config:
+    """The config that the flags of `train` describe: flags over the file of --config over the defaults."""
+    own = settings_of(TrainOptions)
+    _, given = parse(f"train {algorithm}", argv, _train_groups(algorithm), None)
+    options = make(TrainOptions, read(own, {key: given.pop(key) for key in ("config", "debug") if key in given}))
+    from_file = _read_file(algorithm, options.config) if options.config is not None else {}
+    from_flags = read(train_settings(algorithm), given, flag)
+    config = assemble(algorithm, from_file, from_flags, spell=flag)
+    if not config.run.env:
+        raise UsageError("--env is missing; give a Gymnasium id such as --env Pendulum-v1, or module:factory")
+    return config
+
+
+def _read_file(algorithm: str, path: str) -> dict[str, Any]:
+    mapping = read_yaml(path)
+    if mapping.pop("algorithm", algorithm) != algorithm:
+        raise UsageError(f"{path} holds settings of another algorithm than {algorithm}; see its line `algorithm:`")
+    try:
+        return read(train_settings(algorithm), mapping)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _train_groups(algorithm: str) -> Groups:
+    return {"": settings_of(TrainOptions), "run": settings_of(Run), algorithm: settings_of(algorithm_named(algorithm))}
+
+
+def _first_line(owner: type) -> str:
+    return (owner.__doc__ or "").splitlines()[0]
+
+
+def _train(argv: Sequence[str]) -> int:
+    algorithms = "\n".join(f"  {name:<8}{_first_line(owner)}" for name, owner in ALGORITHMS.items())
+    if argv and wants_help(argv[:1]):
+        print(f"usage: offbeat train ALGO [OPTIONS]\n\n{algorithms}\n\nFlags: offbeat train ALGO --help")
+        return 0
+    if not argv or argv[0].startswith("-"):
+        raise UsageError(
+            f"offbeat train needs an algorithm as its first word ({', '.join(ALGORITHMS)}), for example "
+            "offbeat train sac --env Pendulum-v1"
+        )
+    algorithm, argv = argv[0], argv[1:]
+    owner = algorithm_named(algorithm)
+    if wants_help(argv):
+        path = value_after(argv, "--config")
+        values = _read_file(algorithm, path) if path is not None else {}
+        show_help(f"train {algorithm}", _first_line(owner), _train_groups(algorithm), values, None)
+        return 0
+    config = read_train(algorithm, argv)
+    from offbeat.run import api
+
+    return _finished(api.train_config(config))
+
+
+def _resume(run: str, options: ResumeOptions) -> int:
+    path = _run_directory(run)
+    from offbeat.run import api
+
+    return _finished(
+        api.resume(
+            path,
+            total_steps=options.total_steps,
+            total_updates=options.total_updates,
+            checkpoint=options.checkpoint,
+            quiet=options.quiet,
+        )
+    )
+
+
+def _finished(result: Any) -> int:
+    print(f"run: {result.path}", flush=True)
+    return 0
+
+
+def _eval(run: str, options: EvalOptions) -> int:
+    path = _run_directory(run)
+    from offbeat.run import api
+
+    result = api.evaluate_run(
+        path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, video=options.video
+    )
+    mean, deviation = statistics.fmean(result.returns), statistics.pstdev(result.returns)
+    print(f"return: {mean:.2f} (std {deviation:.2f}) over {len(result.returns)} episodes")
+    print(f"length: {statistics.fmean(result.lengths):.1f}")
+    if result.video is not None:
+        print(f"video: {result.video}")
+    return 0
+
+
+def _digest(run: str, options: DigestOptions) -> int:
+    path = _run_directory(run)
+    from offbeat.run import checkpoint
+
+    print(checkpoint.digest(path, options.checkpoint))
+    return 0
+
+
+def _check_env(env: str, options: CheckEnvOptions) -> int:
+    from offbeat.envs import check
+
+    findings = check.check_env(
+        env,
+        env_kwargs=options.env_kwargs,
+        env_wrapper=options.env_wrapper,
+        max_episode_steps=options.max_episode_steps,
+        state_key=options.state_key,
+        steps=options.steps,
+        seed=options.seed,
+    )
+    for finding in findings:
+        print(f"{finding.severity}: {finding.what}" + (f"; {finding.remedy}" if finding.remedy else ""))
+    if not findings:
+        print(f"{env}: nothing wrong found in {options.steps} steps")
+    return 1 if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _run_directory(run: str) -> Path:
+    if not Path(run).is_dir():
+        raise UsageError(f"RUN={run!r} is not a directory; give the directory of a run, as `run: PATH` named it")
+    return Path(run)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with one positional word: what it says of itself, its options, and the handler of both."""
+
+    word: str
+    description: str
+    options: type
+    handler: Callable[[str, Any], int]
+
+
+TRAIN_DESCRIPTION = "Trains an agent."
+COMMANDS = {
+    "resume": Command("RUN", "Goes on with a run from its checkpoint.", ResumeOptions, _resume),
+    "eval": Command("RUN", "Evaluates a run's policy, acting deterministically.", EvalOptions, _eval),
+    "digest": Command("RUN", "Prints one SHA-256 over the content of a checkpoint.", DigestOptions, _digest),
+    "check-env": Command("ENV", "Says in words what is wrong with an environment.", CheckEnvOptions, _check_env),
+}
+
+
+def _help() -> str:
+    rows = [("train ALGO", TRAIN_DESCRIPTION)]
+    rows += [(f"{name} {command.word}", command.description) for name, command in COMMANDS.items()]
+    listing = "\n".join(f"  {usage:<16}{description}" for usage, description in rows)
+    return (
+        "usage: offbeat COMMAND [OPTIONS]\n\nOff-policy and asynchronous reinforcement learning.\n\n"
+        f"{listing}\n\n"
+        "Flags: offbeat COMMAND --help; algorithms: offbeat train --help; version: offbeat --version\n"
+        "Exit codes: 0 done, 2 wrong use, 1 anything else; --debug adds the traceback of an error."
+    )
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    names = ["train", *COMMANDS]
+    if not argv:
+        raise UsageError(f"no command given; there is {', '.join(names)}; see offbeat --help")
+    name, argv = argv[0], argv[1:]
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name == "--version":
+        print(f"offbeat {__version__}")
+        return 0
+    if name == "train":
+        return _train(argv)
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}; there is {', '.join(names)}{suggestion(name, names)}")
+    command = COMMANDS[name]
+    settings = settings_of(command.options)
+    if wants_help(argv):
+        show_help(name, command.description, {"": settings}, {}, command.word)
+        return 0
+    word, given = parse(name, argv, {"": settings}, command.word)
+    return command.handler(word, make(command.options, read(settings, given, flag)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch([word for word in words if word != "--debug"])
+    except (Exception, KeyboardInterrupt) as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        message, code = _explain(error)
+    lines = (line.strip() for line in message.splitlines())
+    print("offbeat: error: " + " ".join(line for line in lines if line), file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, OffbeatError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 1
+    return f"{type(error).__name__}: {error} (unexpected; --debug shows where it was raised)", 1

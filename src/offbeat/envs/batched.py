@@ -1,0 +1,267 @@
+"""A gymnasium.vector.VectorEnv as a Vector: the same steps out of each of Gymnasium's three autoreset modes.
+
+NEXT_STEP: an episode's end is followed by a call that only resets, whose row is not valid. SAME_STEP: the final
+observation and info stand aside, in infos. DISABLED: ended environments are reset here, with their episodes' seeds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offbeat.envs.reader import Reader, Unfit, first_not_finite, is_finite, short
+from offbeat.envs.slot import LARGEST, fault
+from offbeat.envs.vector import frame, scale
+from offbeat.errors import CheckpointError, EnvironmentFault, UsageError
+from offbeat.streams import episode_seed
+from offbeat.types import Array, EnvSpec, Episode, Observation, Step
+
+
+def autoreset_mode(env: Any) -> str:
+    """next_step, same_step or disabled; Gymnasium's own default, next_step, where the metadata does not say."""
+    from gymnasium.vector import AutoresetMode
+
+    mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    try:
+        return AutoresetMode(mode).name.lower()
+    except ValueError as error:
+        raise UsageError(
+            f"the VectorEnv {env} has metadata['autoreset_mode']={mode!r}; it must be a gymnasium.vector.AutoresetMode"
+        ) from error
+
+
+class BatchedVector:
+    """A VectorEnv, which steps its own environments. limit: truncate after so many steps, if autoreset is disabled."""
+
+    def __init__(self, env: Any, spec: EnvSpec, *, seed: int, purpose: str, limit: int | None) -> None:
+        self.spec, self.num_envs = spec, int(env.num_envs)
+        self._env, self._seed, self._purpose, self._limit = env, seed, purpose, limit
+        self._mode = autoreset_mode(env)
+        self._batch, self._single = Reader(spec, self.num_envs), Reader(spec)
+        self._every = np.ones(self.num_envs, bool)
+        self._seeds: list[int | None] = [None] * self.num_envs
+        self._episode = np.zeros(self.num_envs, np.int64)
+        self._steps = np.zeros(self.num_envs, np.int64)
+        self._total_reward = np.zeros(self.num_envs)
+        self._resetting = np.zeros(self.num_envs, bool)
+        self._fresh = self._every
+        self._started = False
+
+    def reset(self, episode: int = 0) -> Observation:
+        return self._begin(np.full(self.num_envs, episode, np.int64))
+
+    def step(self, action: Array) -> Step:
+        scaled = scale(self.spec, action, self.num_envs)
+        self._fresh = self._resetting
+        try:
+            raw, reward, terminated, truncated, infos = self._env.step(scaled)
+        except Exception as error:
+            raise self._fault_among_all(f"step raised {type(error).__name__}: {error}") from error
+        valid = ~self._resetting
+        reward, terminated, truncated = self._outcome(reward, terminated, truncated, valid)
+        ended = terminated | truncated
+        some_ended = bool(ended.any())
+        shown = self._read(raw, infos, self._every)
+        following = self._with_finals(shown, infos, ended) if self._mode == "same_step" and some_ended else shown
+        self._check_finite(following)
+        episode, step = self._episode.copy(), np.where(valid, self._steps, -1)
+        self._steps += valid
+        self._total_reward += reward
+        self._resetting = ended if self._mode == "next_step" else self._resetting
+        finished = tuple(self._finished(int(index)) for index in np.flatnonzero(ended))
+        observation = self._after_ends(shown, ended) if some_ended else shown
+        return Step(observation, following, reward, terminated, truncated, valid, episode, step, finished)
+
+    def _outcome(self, reward: Any, terminated: Any, truncated: Any, valid: Array) -> tuple[Array, Array, Array]:
+        """Reward and flags, checked; nothing of a row that is not valid counts."""
+        reward = self._column("reward", reward, "biuf").astype(np.float64)
+        terminated = self._column("terminated", terminated, "biu").astype(bool)
+        truncated = self._column("truncated", truncated, "biu").astype(bool)
+        if self._limit is not None:
+            truncated |= self._steps + 1 >= self._limit
+        if not valid.all():
+            reward, terminated, truncated = np.where(valid, reward, 0.0), terminated & valid, truncated & valid
+        within = np.abs(reward) <= LARGEST
+        if not within.all():
+            row = int(np.argmin(within))
+            raise self._fault(row, f"the reward is {reward[row]}; it must be finite, and fit into float32")
+        return reward, terminated, truncated
+
+    def _column(self, name: str, value: Any, kinds: str) -> Array:
+        array = np.asarray(value)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:
+            raise self._fault_among_all(
+                f"{name} is {short(array)} (shape {array.shape}, {array.dtype}), but it must have shape "
+                f"({self.num_envs},) and hold {'numbers' if name == 'reward' else 'booleans'}"
+            )
+        return array
+
+    def _finished(self, row: int) -> Episode:
+        return Episode(row, int(self._episode[row]), float(self._total_reward[row]), int(self._steps[row]))
+
+    def _after_ends(self, shown: Observation, ended: Array) -> Observation:
+        """Counts the ended episodes, and resets their environments where that is left to us: what to act on next."""
+        self._count(np.where(ended, self._episode + 1, self._episode), ended)
+        if self._mode == "disabled":
+            raw, infos = self._call_reset(ended)
+            # A VectorEnv may show anything in the rows that it did not reset.
+            shown = _merged(shown, self._read(raw, infos, ended), ended)
+        self._check_finite(shown)
+        return shown
+
+    def _count(self, episode: Array, fresh: Array) -> None:
+        """Sets the episode numbers, and everything of an episode back to its beginning where it is fresh."""
+        self._episode, self._fresh = episode, fresh
+        self._steps[fresh], self._total_reward[fresh] = 0, 0.0
+        for row in np.flatnonzero(fresh):
+            ours = self._mode == "disabled" or not self._started
+            self._seeds[row] = episode_seed(self._seed, int(row), int(episode[row]), self._purpose) if ours else None
+
+    def _begin(self, episode: Array) -> Observation:
+        self._started = False
+        self._count(episode, self._every)
+        self._resetting = np.zeros(self.num_envs, bool)
+        raw, infos = self._call_reset(None)
+        observation = self._read(raw, infos, self._every)
+        self._check_finite(observation)
+        self._started = True
+        return observation
+
+    def _call_reset(self, mask: Array | None) -> tuple[Any, Any]:
+        """Resets the environments of `mask`, or all, each with its seed where the VectorEnv takes one for each."""
+        from gymnasium.error import Error
+        from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+        seeds = [seed if mask is None or mask[row] else None for row, seed in enumerate(self._seeds)]
+        options = None if mask is None else {"reset_mask": mask.copy()}
+        try:
+            if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+                result = self._env.reset(seed=seeds, options=options)
+            else:
+                try:
+                    result = self._env.reset(seed=seeds, options=options)
+                except (TypeError, ValueError, Error):
+                    # A VectorEnv of its own kind may take one seed for all, as Gymnasium's base class declares.
+                    self._seeds = [None] * self.num_envs
+                    result = self._env.reset(seed=seeds[0] if mask is None else None, options=options)
+            raw, infos = result
+        except Exception as error:
+            raise self._fault_among_all(f"reset raised {type(error).__name__}: {error}") from error
+        return raw, infos
+
+    def _read(self, raw: Any, infos: Any, needed: Array) -> Observation:
+        """A batch of observations; `needed` says which rows must have a privileged state in infos."""
+        into = self._batch.blank(self.num_envs)
+        try:
+            if self.spec.state_from == "info":
+                infos = {self.spec.state_key: self._states(infos, needed)}
+            self._batch.read(raw, infos, into, slice(None))
+        except Unfit as error:
+            raise self._fault_among_all(str(error)) from error
+        return into
+
+    def _states(self, infos: dict[str, Any], needed: Array) -> Array:
+        """The privileged states (N, ...) from Gymnasium's infos, which mark with `_key` the rows that have a value."""
+        key, layout = self.spec.state_key, self.spec.state
+        assert key is not None
+        assert layout is not None
+        present = infos.get(f"_{key}", self._every) if key in infos else ~self._every
+        absent = needed & ~np.asarray(present, bool)
+        if absent.any():
+            raise self._fault(int(np.argmax(absent)), f"info has no {key!r}, but the privileged state comes from there")
+        states = np.zeros((self.num_envs, *layout.leaves[0].shape), np.float32)
+        for row in np.flatnonzero(needed):
+            value = np.asarray(infos[key][row])
+            if value.shape != states.shape[1:] or value.dtype.kind not in "biuf":
+                raise self._fault(
+                    int(row),
+                    f"info[{key!r}] is {short(infos[key][row])}, but its first value had shape {states.shape[1:]}",
+                )
+            states[row] = value
+        return states
+
+    def _with_finals(self, shown: Observation, infos: dict[str, Any], ended: Array) -> Observation:
+        """What is shown, with the true final observation and state where an episode ended within the step."""
+        key = self.spec.state_key if self.spec.state_from == "info" else None
+        images = {name: image.copy() for name, image in shown.images.items()}
+        following = Observation(shown.vector.copy(), shown.state.copy(), images)
+        for row in map(int, np.flatnonzero(ended)):
+            if "final_obs" not in infos:
+                raise self._fault(
+                    row, "its autoreset mode is SAME_STEP, but infos has no 'final_obs' where the episode ended"
+                )
+            final = infos.get("final_info", {})
+            info = {key: _row(final[key], row)} if key in final else {}
+            try:
+                self._single.read(_row(infos["final_obs"], row), info, following, row)
+            except Unfit as error:
+                raise self._fault(row, f"in final_obs or final_info: {error}") from error
+        return following
+
+    def _check_finite(self, observation: Observation) -> None:
+        if not is_finite(observation):
+            raise self._fault(*first_not_finite(observation, self.spec))
+
+    def _fault(self, row: int, problem: str) -> EnvironmentFault:
+        step = None if self._fresh[row] else int(self._steps[row])
+        return fault(self.spec.name, row, int(self._episode[row]), self._seeds[row], step, problem)
+
+    def _fault_among_all(self, problem: str) -> EnvironmentFault:
+        """A fault of the whole batch; with one environment it is known which."""
+        if self.num_envs == 1:
+            return self._fault(0, problem)
+        return EnvironmentFault(
+            f"one of environments 0 to {self.num_envs - 1} ({self.spec.name}), which are at episodes "
+            f"{self._episode.tolist()} and steps {self._steps.tolist()}: {problem}. Correct the environment; check-env "
+            "on a single one looks for more of the kind"
+        )
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The episode numbers only: what a VectorEnv holds cannot be taken out of it."""
+        return {}, {"envs": [{"episode": int(episode)} for episode in self._episode] if self._started else []}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> tuple[Observation, list[str]]:
+        entries = values["envs"]
+        if not entries:
+            return self.reset(), []
+        if len(entries) != self.num_envs:
+            raise CheckpointError(
+                f"the checkpoint holds {len(entries)} environments, but the VectorEnv {self.spec.name} has "
+                f"{self.num_envs}; resume with one of {len(entries)}"
+            )
+        observation = self._begin(np.array([entry["episode"] + 1 for entry in entries], np.int64))
+        return observation, [
+            f"the VectorEnv {self.spec.name} cannot be rebuilt: its {self.num_envs} unfinished episodes are left, and "
+            "new ones begin, so the run does not go on exactly; environments from an id or a factory can be rebuilt"
+        ]
+
+    def render(self) -> Array | None:
+        if getattr(self._env, "render_mode", None) is None:
+            return None
+        pictures = self._env.render()
+        return frame(pictures[0] if isinstance(pictures, list | tuple) and pictures else pictures)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _row(batch: Any, row: int) -> Any:
+    """One environment's entry of a batch: an array (of objects too), or Dict and Tuple structures of arrays."""
+    if isinstance(batch, dict):
+        return {key: _row(value, row) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row(value, row) for value in batch)
+    return batch[row]
+
+
+def _merged(old: Observation, new: Observation, rows: Array) -> Observation:
+    """`old`, with the given rows of `new`."""
+
+    def merge(before: Array, after: Array) -> Array:
+        merged = before.copy()
+        merged[rows] = after[rows]
+        return merged
+
+    images = {name: merge(image, new.images[name]) for name, image in old.images.items()}
+    return Observation(merge(old.vector, new.vector), merge(old.state, new.state), images)

@@ -1,0 +1,207 @@
+"""What is wrong with a user's environment, in words. Faults of the environment become findings, never exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from offbeat.envs.inline import InlineVector
+from offbeat.envs.make import Factory, Source, complete_spec, find, make_vector, read_spec, wrap
+from offbeat.envs.slot import saves_itself
+from offbeat.envs.spaces import action_problems, observation_problems
+from offbeat.envs.trial import Trial, walk
+from offbeat.errors import OffbeatError
+from offbeat.references import resolve
+
+Severity = Literal["error", "warning", "note"]
+LARGE_ACTION, LARGE_REWARD = 1e3, 1e3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """error: training would stop or be refused. warning: it would run, not as expected. note: worth knowing."""
+
+    severity: Severity
+    what: str
+    remedy: str
+
+
+def check_env(
+    env: str | Factory | Any,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    env_wrapper: str | Factory | None = None,
+    max_episode_steps: int | None = None,
+    state_key: str | None = None,
+    steps: int = 500,
+    seed: int = 0,
+) -> list[Finding]:
+    """Looks at an environment's spaces, steps it with random actions, and steps it again from the same seed."""
+    from gymnasium.vector import VectorEnv
+
+    if isinstance(env, VectorEnv):
+        return _check_batched(env, max_episode_steps, state_key, steps, seed)
+    wrapper = resolve(env_wrapper, "env_wrapper") if env_wrapper is not None else None
+    source = find(env, env_kwargs, max_episode_steps)
+    made: list[Any] = []
+    try:
+        made += [source.make(None), source.make(None)]
+        if isinstance(made[0], VectorEnv):
+            return _check_batched(made[0], max_episode_steps, state_key, steps, seed)
+        envs = [wrap(each, wrapper, source.name) for each in made]
+        spaces = envs[0].observation_space, envs[0].action_space
+    except (OffbeatError, AttributeError) as error:
+        return [Finding("error", str(error), "correct what makes the environment; training cannot start without it")]
+    findings = _spaces(*spaces, state_key)
+    first = walk(envs[0], steps, seed, _limit(envs[0], source))
+    findings += [Finding(*each) for each in first.findings]
+    findings += _outcomes(first, steps)
+    if first.completed:
+        second = walk(envs[1], steps, seed, _limit(envs[1], source))
+        findings += _repetition(first, second, saves_itself(envs[0]))
+    if not any(finding.severity == "error" for finding in findings):
+        findings += _as_trained(envs, source, state_key, min(steps, 50), seed)
+    return findings + _close(envs)
+
+
+def _limit(env: Any, source: Source) -> int | None:
+    return source.limit if source.limit is not None else env.spec.max_episode_steps if env.spec is not None else None
+
+
+def _spaces(observation_space: Any, action_space: Any, state_key: str | None) -> list[Finding]:
+    problems = observation_problems(observation_space, state_key)
+    findings = [Finding("error", problem.what, problem.remedy) for problem in problems]
+    problems = action_problems(action_space)
+    findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
+    if problems:
+        return findings
+    low, high = action_space.low.ravel(), action_space.high.ravel()
+    if not np.array_equal(low, -high):
+        at = int(np.flatnonzero(low != -high)[0])
+        findings.append(
+            Finding(
+                "note",
+                f"action dimension {at} ranges from {low[at]:g} to {high[at]:g}, which is not "
+                f"symmetric, so that a policy that has learned nothing acts around {(low[at] + high[at]) / 2:g}",
+                "nothing, if that is a good middle; otherwise choose bounds around one",
+            )
+        )
+    largest = float(max(np.abs(low).max(), np.abs(high).max()))
+    if largest > LARGE_ACTION:
+        findings.append(
+            Finding(
+                "note",
+                f"actions reach {largest:g}; a policy's [-1, 1] is spread over that whole range",
+                "narrow the bounds to what is useful",
+            )
+        )
+    return findings
+
+
+def _outcomes(trial: Trial, steps: int) -> list[Finding]:
+    """Remarks on rewards and ends."""
+    findings = []
+    rewards = np.abs(trial.rewards)
+    if len(rewards) and not rewards.any():
+        findings.append(
+            Finding(
+                "note",
+                f"every reward of {len(rewards)} random steps was 0",
+                "nothing, if rewards are rare; otherwise look whether step returns the reward",
+            )
+        )
+    if len(rewards) and rewards.max() > LARGE_REWARD:
+        findings.append(
+            Finding(
+                "note",
+                f"rewards reach {rewards.max():g} in size, which makes large errors for a critic",
+                "scale them in the environment, or with reward_scale or normalise_rewards",
+            )
+        )
+    if trial.completed and trial.endless:
+        findings.append(
+            Finding(
+                "note",
+                f"no episode ended within {steps} random steps, and there is no time limit",
+                "set max_episode_steps, if episodes are meant to end",
+            )
+        )
+    return findings
+
+
+def _repetition(first: Trial, second: Trial, saves_itself: bool) -> list[Finding]:
+    """Whether a second environment, with the same seeds and actions, did the same."""
+    if first.record == second.record:
+        return []
+    pairs = zip(first.record, second.record, strict=False)
+    at = next((index for index, (one, other) in enumerate(pairs) if one != other), len(second.record))
+    if at < len(first.record) and first.record[at][0] == "reset":
+        what = "reset with the same seed gave another first observation"
+        remedy = "call super().reset(seed=seed) and draw from self.np_random only"
+    else:
+        what = f"the same seed and actions gave something else after {at} calls"
+        remedy = "draw from self.np_random only, keep no state across resets, or offer save_state and load_state"
+    if saves_itself:
+        return [Finding("note", f"{what}, so that an episode cannot be repeated from its seed", remedy)]
+    what += ": an interrupted episode cannot be rebuilt by replaying its actions, so resume will not be exact"
+    return [Finding("warning", what, remedy)]
+
+
+def _as_trained(envs: list[Any], source: Source, state_key: str | None, steps: int, seed: int) -> list[Finding]:
+    """Steps the environments as training does, and rebuilds one from the other's snapshot if it saves itself."""
+    rng = np.random.default_rng(seed)
+    try:
+        spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], seed)
+        one, other = (InlineVector([env], spec, seed=seed, purpose="check", limit=source.limit) for env in envs)
+        one.reset()
+        for _ in range(steps):
+            one.step(rng.uniform(-1, 1, (1, spec.action_size)).astype(np.float32))
+        if not saves_itself(envs[0]):
+            return []
+        _, sentences = other.restore(*one.snapshot())
+        for _ in range(steps):
+            action = rng.uniform(-1, 1, (1, spec.action_size)).astype(np.float32)
+            if one.step(action).next.vector.tobytes() != other.step(action).next.vector.tobytes():
+                sentences.append("after load_state the environment goes on differently from the one that was saved")
+                break
+    except OffbeatError as error:
+        return [Finding("error", str(error), "correct the environment; training would stop here")]
+    remedy = "save everything that step depends on, the random generator's state too"
+    return [Finding("warning", sentence, remedy) for sentence in sentences]
+
+
+def _check_batched(
+    env: Any, max_episode_steps: int | None, state_key: str | None, steps: int, seed: int
+) -> list[Finding]:
+    findings = _spaces(env.single_observation_space, env.single_action_space, state_key)
+    if any(finding.severity == "error" for finding in findings):
+        return findings
+    rng = np.random.default_rng(seed)
+    try:
+        vector = make_vector(env, seed=seed, purpose="check", max_episode_steps=max_episode_steps, state_key=state_key)
+        vector.reset()
+        for _ in range(-(-steps // vector.num_envs)):
+            vector.step(rng.uniform(-1, 1, (vector.num_envs, vector.spec.action_size)).astype(np.float32))
+    except OffbeatError as error:
+        findings.append(Finding("error", str(error), "correct the VectorEnv; training would stop here"))
+    findings.append(
+        Finding(
+            "note",
+            "a VectorEnv cannot be rebuilt, so a resumed run begins new episodes and is not exact",
+            "use an id or a factory that makes one environment, if exact resume matters",
+        )
+    )
+    return findings
+
+
+def _close(envs: list[Any]) -> list[Finding]:
+    for env in envs:
+        try:
+            env.close()
+        except Exception as error:
+            what = f"close raised {type(error).__name__}: {error}"
+            return [Finding("warning", what, "close must work at any time, also twice")]
+    return []

@@ -1,0 +1,273 @@
+"""From what a user names to N environments behind the Vector protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from offbeat.envs.batched import BatchedVector, autoreset_mode
+from offbeat.envs.inline import InlineVector
+from offbeat.envs.spaces import Seen, info_layout, make_spec, missing_state, read_action_space, read_observation_space
+from offbeat.envs.vector import Vector
+from offbeat.errors import EnvironmentFault, UsageError
+from offbeat.references import name_of, resolve
+from offbeat.streams import episode_seed
+from offbeat.types import EnvSpec
+
+Factory = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where environments come from: a name for messages, and what makes one.
+
+    limit: the steps after which we truncate. `make` takes a render mode or None.
+    """
+
+    name: str
+    make: Callable[[str | None], Any]
+    limit: int | None
+
+
+def make_vector(
+    env: str | Factory | Any,
+    num_envs: int = 1,
+    *,
+    seed: int = 0,
+    purpose: str = "train",
+    env_kwargs: Mapping[str, Any] | None = None,
+    env_wrapper: str | Factory | None = None,
+    max_episode_steps: int | None = None,
+    state_key: str | None = None,
+    render_mode: str | None = None,
+    own_number: bool = False,
+) -> Vector:
+    """N environments that step together.
+
+    env: a Gymnasium id ("Pendulum-v1", "package:Env-v0"), "module:factory", a callable that returns a gymnasium.Env or
+    a VectorEnv, or a VectorEnv. Episodes are reset with `streams.episode_seed(seed, environment, episode, purpose)`.
+    state_key: the privileged state, a key of a Dict observation or of info. render_mode: for environment 0.
+    own_number: a VectorEnv keeps its number of environments, whatever num_envs says.
+    """
+    from gymnasium.vector import VectorEnv
+
+    if num_envs < 1:
+        raise UsageError(f"num_envs={num_envs} is out of range: it must be at least 1")
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise UsageError(f"max_episode_steps={max_episode_steps} is out of range: it must be at least 1")
+    if isinstance(env, VectorEnv):
+        num_envs = env.num_envs if own_number else num_envs
+        return _batched(env, None, num_envs, seed, purpose, env_kwargs, env_wrapper, max_episode_steps, state_key)
+    source = find(env, env_kwargs, max_episode_steps)
+    first = source.make(render_mode)
+    if isinstance(first, VectorEnv):
+        num_envs = first.num_envs if own_number else num_envs
+        return _batched(first, source.name, num_envs, seed, purpose, None, env_wrapper, max_episode_steps, state_key)
+    envs = [wrap(first, env_wrapper, source.name)]
+    envs += [wrap(source.make(None), env_wrapper, source.name) for _ in range(num_envs - 1)]
+    _check_alike(envs, source.name)
+    spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], episode_seed(seed, 0, 0, purpose))
+    return InlineVector(envs, spec, seed=seed, purpose=purpose, limit=source.limit)
+
+
+def find(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_steps: int | None) -> Source:
+    """What `env` names, without making it."""
+    kwargs = dict(env_kwargs or {})
+    if "max_episode_steps" in kwargs:
+        raise UsageError(
+            f"env_kwargs has max_episode_steps={kwargs['max_episode_steps']!r}; it is a setting of its own: "
+            "use max_episode_steps"
+        )
+    if isinstance(env, str):
+        factory = _factory(env) if ":" in env else None
+        if factory is None:
+            return _registered(env.partition(":")[2] or env, kwargs, max_episode_steps)
+        return _from_factory(factory, env, kwargs, max_episode_steps)
+    if not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}, but it must be a Gymnasium id, module:factory, a callable that makes an "
+            "environment, or a VectorEnv; for an environment that you have, pass the function that made it"
+        )
+    name = name_of(env) or getattr(env, "__qualname__", type(env).__name__)
+    return _from_factory(env, str(name), kwargs, max_episode_steps)
+
+
+def wrap(env: Any, env_wrapper: str | Factory | None, name: str) -> Any:
+    """One environment within the user's wrapper; what comes out must be a gymnasium.Env."""
+    from gymnasium import Env
+
+    maker = "env"
+    if env_wrapper is not None:
+        wrapper = resolve(env_wrapper, "env_wrapper")
+        maker = f"env_wrapper {name_of(wrapper) or getattr(wrapper, '__qualname__', wrapper)!r}"
+        try:
+            env = wrapper(env)
+        except Exception as error:
+            raise EnvironmentFault(f"{maker} raised {type(error).__name__} around {name}: {error}") from error
+    if not isinstance(env, Env):
+        raise UsageError(f"{maker} ({name}) returned a {type(env).__name__}, but it must return a gymnasium.Env")
+    return env
+
+
+def read_spec(env: Any, source: Source, state_key: str | None) -> EnvSpec:
+    """The spec of one environment; `state` is still None where the privileged state comes in info."""
+    own = env.spec.max_episode_steps if env.spec is not None else None
+    limits = [limit for limit in (source.limit, own) if limit is not None]
+    seen, bounds = _read_both(env.observation_space, env.action_space, state_key)
+    return make_spec(source.name, seen, bounds, state_key, min(limits, default=None))
+
+
+def complete_spec(spec: EnvSpec, env: Any, seed: int, row: int | None = None) -> EnvSpec:
+    """The spec; where the privileged state comes in info, with the layout of a first reset's (of `row`, in a batch)."""
+    key = spec.state_key
+    if key is None or spec.state_from != "info":
+        return spec
+    try:
+        _, info = env.reset(seed=seed)
+    except Exception as error:
+        raise EnvironmentFault(
+            f"environment 0 ({spec.name}), episode 0 (reset seed {seed}), reset: raised {type(error).__name__}: {error}"
+        ) from error
+    if key not in info:
+        raise UsageError(missing_state(env.observation_space, key))
+    value = info[key] if row is None else info[key][row]
+    return dataclasses.replace(spec, state=info_layout(value, key))
+
+
+def _read_both(observation_space: Any, action_space: Any, state_key: str | None) -> tuple[Seen, Any]:
+    return read_observation_space(observation_space, state_key), read_action_space(action_space)
+
+
+def _factory(reference: str) -> Factory | None:
+    """The callable of module:factory; None for package:Id-v0, whose module only registers the id."""
+    from gymnasium.envs.registration import registry
+
+    try:
+        return resolve(reference, "env")
+    except UsageError as error:
+        module, _, name = reference.partition(":")
+        if module not in sys.modules:
+            raise
+        if name in registry:
+            return None
+        raise UsageError(
+            f"{error}, nor did importing {module} register a Gymnasium id {name!r}{_closest(name)}"
+        ) from error
+
+
+def _registered(name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> Source:
+    import gymnasium
+
+    try:
+        registered = gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise UsageError(
+            f"env={name!r} is no registered Gymnasium id{_closest(name)} An environment of your own is named "
+            "module:factory"
+        ) from error
+    limit = max_episode_steps if max_episode_steps is not None else registered.max_episode_steps
+
+    def make(render_mode: str | None) -> Any:
+        arguments = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
+        # -1 leaves out Gymnasium's TimeLimit: the count of steps is ours, so that a resumed episode keeps it.
+        made = _call(
+            lambda: gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments), name, kwargs
+        )
+        if made.unwrapped.spec is not None:
+            # Wrappers that ask for the limit (TimeAwareObservation) still find it.
+            made.unwrapped.spec.max_episode_steps = limit
+        return made
+
+    return Source(name, make, limit)
+
+
+def _from_factory(factory: Factory, name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> Source:
+    def make(render_mode: str | None) -> Any:
+        draws = render_mode is not None and _takes(factory, "render_mode")
+        arguments = {**kwargs, "render_mode": render_mode} if draws else kwargs
+        return _call(lambda: factory(**arguments), name, kwargs)
+
+    return Source(name, make, max_episode_steps)
+
+
+def _call(make: Callable[[], Any], name: str, kwargs: dict[str, Any]) -> Any:
+    try:
+        return make()
+    except TypeError as error:
+        if "argument" in str(error):
+            raise UsageError(f"{name} could not be made with env_kwargs={kwargs!r}: {error}") from error
+        raise EnvironmentFault(f"{name} could not be made: TypeError: {error}") from error
+    except Exception as error:
+        raise EnvironmentFault(f"{name} could not be made: {type(error).__name__}: {error}") from error
+
+
+def _takes(factory: Factory, argument: str) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+    return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _closest(name: str) -> str:
+    from gymnasium.envs.registration import registry
+
+    lowered = {each.lower(): each for each in registry}
+    found = [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    return f"; did you mean {' or '.join(found)}?" if found else "."
+
+
+def _check_alike(envs: list[Any], name: str) -> None:
+    for index, env in enumerate(envs[1:], start=1):
+        if any(env is other for other in envs[:index]):
+            raise UsageError(
+                f"env={name} returned the same environment twice, but each of {len(envs)} needs one of its own; "
+                "make it inside the factory"
+            )
+        if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
+            raise UsageError(
+                f"environment {index} ({name}) has spaces {env.observation_space}, {env.action_space}, but environment "
+                f"0 has {envs[0].observation_space}, {envs[0].action_space}; those of a run must be alike"
+            )
+
+
+def _batched(
+    env: Any,
+    name: str | None,
+    num_envs: int,
+    seed: int,
+    purpose: str,
+    env_kwargs: Mapping[str, Any] | None,
+    env_wrapper: str | Factory | None,
+    max_episode_steps: int | None,
+    state_key: str | None,
+) -> Vector:
+    registered = env.spec.id if env.spec is not None else None
+    name = name or registered or type(env.unwrapped).__name__
+    if num_envs not in (1, env.num_envs):
+        raise UsageError(
+            f"num_envs={num_envs}, but the VectorEnv {name} has {env.num_envs}; leave num_envs out, or make it with "
+            f"{num_envs}"
+        )
+    for option, value in (("env_kwargs", env_kwargs), ("env_wrapper", env_wrapper)):
+        if value:
+            raise UsageError(
+                f"{option} was given with the VectorEnv {name}, which is already made; apply it where you make its "
+                "environments"
+            )
+    mode = autoreset_mode(env)
+    if max_episode_steps is not None and mode != "disabled":
+        raise UsageError(
+            f"max_episode_steps={max_episode_steps} was given with the VectorEnv {name}, which resets itself "
+            f"(autoreset {mode}); set the limit where you make its environments, or make it with AutoresetMode.DISABLED"
+        )
+    seen, bounds = _read_both(env.single_observation_space, env.single_action_space, state_key)
+    own = env.spec.max_episode_steps if env.spec is not None else None
+    limits = [limit for limit in (max_episode_steps, own) if limit is not None]
+    spec = make_spec(name, seen, bounds, state_key, min(limits, default=None))
+    spec = complete_spec(spec, env, episode_seed(seed, 0, 0, purpose), row=0)
+    return BatchedVector(env, spec, seed=seed, purpose=purpose, limit=max_episode_steps)

@@ -1,0 +1,217 @@
+"""The torch learner: device, precision, normalisers and learning-rate schedules around an algorithm's update."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.algorithms.configs import Algorithm
+from offbeat.algorithms.torch.optimise import Adam, Network
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.learn.statistics import ReturnScale, RunningMoments
+from offbeat.references import resolve
+from offbeat.types import Array, Chunk, EnvSpec, Metrics, Transitions
+
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+}
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"device={name!r} is not a torch device; use cpu, cuda, cuda:1 or auto") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device={name!r}, but torch sees no CUDA device here; use cpu or auto")
+    return device
+
+
+class Learner:
+    """One algorithm's state and everything that its update needs from outside.
+
+    planned_updates: how many updates the run will make; learning-rate schedules run over them.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        config: Algorithm,
+        spec: EnvSpec,
+        *,
+        rng: np.random.Generator,
+        planned_updates: int | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
+    ) -> None:
+        self.algorithm = importlib.import_module(f"offbeat.algorithms.torch.{algorithm}")
+        self.config, self.spec, self.planned_updates = config, spec, planned_updates
+        self.device, self.dtype = choose_device(device), getattr(torch, precision)
+        self.state = self.algorithm.init(config, spec, rng, self.device, self.dtype)
+        self.noise_shape = self.algorithm.noise_shape(config, spec)
+        self.observations = RunningMoments(spec.observation_size) if config.normalise_observations else None
+        self.states = RunningMoments(spec.state_size) if self.observations and spec.state_size else None
+        self.returns = ReturnScale(config.gamma) if config.normalise_rewards else None
+        self._schedules = {group: self._schedule(group) for group in self.algorithm.GROUPS}
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self._scales: dict[str, tuple[Tensor, Tensor]] = {}
+        self._refresh_scales()
+
+    def _schedule(self, group: str) -> Callable[[float], float]:
+        schedule = getattr(self.config, f"{group}_schedule")
+        if schedule != "constant" and self.planned_updates is None:
+            raise UsageError(
+                f"{group}_schedule={schedule!r} runs over the updates of a run: say how many with total_updates"
+            )
+        return _SCHEDULES[schedule] if schedule in _SCHEDULES else resolve(schedule, f"{group}_schedule")
+
+    @property
+    def updates(self) -> int:
+        return int(self.state.updates)
+
+    def rates(self) -> dict[str, float]:
+        """The learning rate of each group for the next update."""
+        progress = min(1.0, self.updates / self.planned_updates) if self.planned_updates else 0.0
+        return {
+            group: getattr(self.config, f"{group}_learning_rate") * float(schedule(progress))
+            for group, schedule in self._schedules.items()
+        }
+
+    def observe(self, chunk: Chunk) -> None:
+        """Takes statistics once per fresh observation: each row's, and the last of each episode."""
+        if self.returns is not None:
+            self.returns.update(chunk)
+        if self.observations is None:
+            return
+        columns = chunk.columns
+        ended = (columns["terminated"] + columns["truncated"]) > 0
+        self.observations.update(np.concatenate((columns["obs"], columns["next_obs"][ended])))
+        if self.states is not None:
+            self.states.update(np.concatenate((columns["state"], columns["next_state"][ended])))
+        self._refresh_scales()
+
+    def _refresh_scales(self) -> None:
+        for name, moments in (("obs", self.observations), ("state", self.states)):
+            if moments is not None:
+                self._scales[name] = self._tensor(moments.mean), self._tensor(moments.scale)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.asarray(array)).to(self.device, self.dtype)
+
+    def _normalise(self, name: str, array: Array) -> Tensor:
+        tensor = self._tensor(array)
+        if name not in self._scales:
+            return tensor
+        mean, scale = self._scales[name]
+        return ((tensor - mean) * scale).clamp(-self.config.observation_clip, self.config.observation_clip)
+
+    def update(self, batch: Transitions, noise: Array) -> None:
+        """One update; `noise` holds standard normal draws of `noise_shape`. Metrics add up until `drain`."""
+        scale = self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)
+        tensors = self.algorithm.Batch(
+            obs=self._normalise("obs", batch.obs),
+            action=self._tensor(batch.action),
+            reward=self._tensor(batch.reward) * scale,
+            discount=self._tensor(batch.discount),
+            next_obs=self._normalise("obs", batch.next_obs),
+            state=self._normalise("state", batch.state),
+            next_state=self._normalise("state", batch.next_state),
+        )
+        metrics = self.algorithm.update(self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates())
+        for name, value in metrics.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def drain(self) -> Metrics:
+        """The mean of each metric since the last call."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+    def pending(self) -> dict[str, Any]:
+        """The metrics that wait for `drain`, as JSON, so that a resumed run logs what an uninterrupted one logs."""
+        return {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
+
+    def restore_pending(self, pending: Mapping[str, Any]) -> None:
+        self._sums = {
+            name: torch.tensor(total, device=self.device, dtype=self.dtype) for name, (total, _) in pending.items()
+        }
+        self._counts = {name: count for name, (_, count) in pending.items()}
+
+    def weights(self) -> dict[str, Array]:
+        """A copy of what a policy needs to act, float32 (own dtype for a user's integer buffers)."""
+        weights = {f"actor/{name}": _acting_copy(tensor) for name, tensor in self.state.actor.named()}
+        if self.observations is not None:
+            weights["normaliser/mean"] = self.observations.mean.astype(np.float32)
+            weights["normaliser/scale"] = self.observations.scale.astype(np.float32)
+            weights["normaliser/clip"] = np.asarray(self.config.observation_clip, np.float32)
+        return weights
+
+    def policy_description(self) -> dict[str, Any]:
+        description: dict[str, Any] = self.algorithm.policy_description(self.config, self.spec)
+        return description
+
+    def arrays(self) -> dict[str, Array]:
+        """The whole state by name, derived from the state value itself so that nothing can be forgotten."""
+        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in _named(self.state)}
+        arrays["updates"] = np.asarray(self.updates)
+        for name, part in self._statistics():
+            arrays |= {f"{name}/{each}": np.array(array) for each, array in part.arrays().items()}
+        return arrays
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Puts a saved state back; says which arrays are missing, left over or of another shape."""
+        mine = self.arrays()
+        differences = [
+            f"{name} is {saved.shape if saved is not None else 'missing'} there and "
+            f"{own.shape if own is not None else 'missing'} here"
+            for name in sorted(mine.keys() | arrays.keys())
+            for saved, own in [(arrays.get(name), mine.get(name))]
+            if saved is None or own is None or (saved.shape != own.shape and not name.startswith("returns/"))
+        ]
+        if differences:
+            shown = "; ".join(differences[:5]) + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
+            raise CheckpointError(
+                f"the checkpoint does not fit this {self.config.__class__.__name__}: {shown}. "
+                "Resume with the settings (hidden, critics, environment, ...) that the run was made with"
+            )
+        with torch.no_grad():
+            for name, tensor in _named(self.state):
+                tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
+        self.state.updates = int(arrays["updates"])
+        for name, part in self._statistics():
+            prefix = f"{name}/"
+            part.restore({key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
+        self._refresh_scales()
+
+    def _statistics(self) -> list[tuple[str, RunningMoments | ReturnScale]]:
+        parts = (("observations", self.observations), ("states", self.states), ("returns", self.returns))
+        return [(name, part) for name, part in parts if part is not None]
+
+
+def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a state value, by `field/name`."""
+    for each in dataclasses.fields(state):
+        value = getattr(state, each.name)
+        if isinstance(value, Network | Adam):
+            yield from ((f"{each.name}/{name}", tensor) for name, tensor in value.named())
+        elif isinstance(value, Tensor):
+            yield each.name, value
+
+
+def _acting_copy(tensor: Tensor) -> Array:
+    array = tensor.detach().cpu()
+    return (array.to(torch.float32) if array.is_floating_point() else array).numpy().copy()

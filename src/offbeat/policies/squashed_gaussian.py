@@ -1,0 +1,132 @@
+"""The squashed Gaussian actor: tanh of a Gaussian whose mean and deviation an MLP gives. NumPy, or torch for many rows.
+
+One forward pass serves both: arrays and tensors share `@` and arithmetic, and a small table holds what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from offbeat.types import Array, Weights
+
+
+class SquashedGaussian:
+    """Acts from `Weights`: `actor/K/weight` (in, out), `actor/K/bias`, optional `actor/K/norm/{scale,offset}`.
+
+    The last layer gives mean and log standard deviation side by side, (N, 2A). With `normaliser/{mean,scale,clip}`
+    among the weights, observations are normalised first. backend: "numpy" or "torch".
+    """
+
+    def __init__(self, description: Mapping[str, Any], backend: str = "numpy") -> None:
+        self._backend = _BACKENDS[backend]()
+        self._activation = self._backend.activations[description["activation"]]
+        self._action_size = int(description["action_size"])
+        self._log_std = float(description["log_std_min"]), float(description["log_std_max"])
+        self._layers: list[tuple[Any, Any, Any, Any]] = []
+        self._normaliser: tuple[Any, Any, float] | None = None
+
+    def load(self, weights: Weights) -> None:
+        wrap, count = self._backend.wrap, 0
+        layers = []
+        while f"actor/{count}/weight" in weights:
+            name = f"actor/{count}"
+            norm = [weights.get(f"{name}/norm/{part}") for part in ("scale", "offset")]
+            parts = (weights[f"{name}/weight"], weights[f"{name}/bias"], *norm)
+            layers.append(tuple(None if part is None else wrap(part) for part in parts))
+            count += 1
+        self._layers = layers  # type: ignore[assignment]
+        if "normaliser/mean" in weights:
+            clip = float(weights["normaliser/clip"])
+            self._normaliser = wrap(weights["normaliser/mean"]), wrap(weights["normaliser/scale"]), clip
+
+    def initial_carry(self, num_envs: int) -> Array:
+        return np.zeros((num_envs, 0), np.float32)
+
+    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
+        size, shape = self._action_size, (len(obs), self._action_size)
+        noise = None if rng is None else rng.standard_normal(shape, np.float32)
+        with self._backend.context():
+            out = self._forward(self._backend.wrap(obs))
+            action = out[:, :size]
+            if noise is not None:
+                action = action + self._backend.exp(out[:, size:].clip(*self._log_std)) * self._backend.wrap(noise)
+            return self._backend.unwrap(self._backend.tanh(action)), carry, {}
+
+    def _forward(self, x: Any) -> Any:
+        """(N, O) -> (N, 2A): mean and log standard deviation, not yet clamped."""
+        if self._normaliser is not None:
+            mean, scale, clip = self._normaliser
+            x = ((x - mean) * scale).clip(-clip, clip)
+        *hidden, (weight, bias, _, _) = self._layers
+        for hidden_weight, hidden_bias, norm_scale, norm_offset in hidden:
+            x = x @ hidden_weight + hidden_bias
+            if norm_scale is not None:
+                x = x - x.mean(-1, keepdims=True)
+                x = x / self._backend.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * norm_scale + norm_offset
+            x = self._activation(x)
+        return x @ weight + bias
+
+
+def _sigmoid(x: Array) -> Array:
+    half: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return half
+
+
+def _numpy_gelu(x: Array) -> Array:
+    return 0.5 * x * (1.0 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+
+
+NUMPY_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0.0, out=x),
+    "tanh": np.tanh,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": _numpy_gelu,
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+}
+
+
+def _numpy() -> SimpleNamespace:
+    from contextlib import nullcontext
+
+    return SimpleNamespace(
+        wrap=np.asarray,
+        unwrap=np.asarray,
+        exp=np.exp,
+        tanh=np.tanh,
+        sqrt=np.sqrt,
+        context=nullcontext,
+        activations=NUMPY_ACTIVATIONS,
+    )
+
+
+def _torch() -> SimpleNamespace:
+    import torch
+    from torch.nn import functional
+
+    def wrap(array: Array) -> torch.Tensor:
+        return torch.from_numpy(np.require(array, requirements="W"))
+
+    return SimpleNamespace(
+        wrap=wrap,
+        unwrap=lambda tensor: tensor.numpy(),
+        exp=torch.exp,
+        tanh=torch.tanh,
+        sqrt=torch.sqrt,
+        context=torch.inference_mode,
+        activations={
+            "relu": torch.relu_,
+            "tanh": torch.tanh,
+            "elu": functional.elu,
+            "silu": functional.silu,
+            "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+            "leaky_relu": functional.leaky_relu,
+        },
+    )
+
+
+_BACKENDS: dict[str, Callable[[], SimpleNamespace]] = {"numpy": _numpy, "torch": _torch}

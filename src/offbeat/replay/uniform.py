@@ -1,0 +1,116 @@
+"""Batches of transitions, every held row equally likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offbeat.replay.nstep import follow, n_step
+from offbeat.replay.shard import Shard
+from offbeat.types import Array, Transitions
+
+SHARD_SHIFT = 48
+"""`Transitions.rows` holds `shard << SHARD_SHIFT | sequence`: with one shard, the sequence itself."""
+
+_FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+_Part = tuple[Array, Array, Array, Array]
+"""First rows (B, width), reward (B,), discount (B,), and the rows (B, width) whose next observation is bootstrapped."""
+
+
+class Uniform:
+    """Samples rows with replacement over everything that the shards hold, each shard in proportion to its rows.
+
+    With n_step > 1 a transition spans up to n steps of its episode; at the write head it spans those that are there.
+    """
+
+    def __init__(self, shards: Sequence[Shard], *, n_step: int = 1, gamma: float = 0.99) -> None:
+        if not shards:
+            raise ValueError("there is no shard to sample from; give at least one")
+        if n_step < 1:
+            raise ValueError(f"n_step={n_step} folds no step; it must be at least 1")
+        offsets = shards[0].offsets
+        if any(shard.schema != shards[0].schema for shard in shards):
+            raise ValueError("the shards' rows have different fields; all shards must have one schema")
+        if missing := [name for name in _FIELDS if name not in offsets]:
+            raise ValueError(f"the rows have no float32 field {missing[0]!r}; transitions need {', '.join(_FIELDS)}")
+        self.shards, self.n_step, self.gamma = tuple(shards), n_step, gamma
+        self._obs, self._action, self._next_obs = offsets["obs"], offsets["action"], offsets["next_obs"]
+        self._reward, self._terminated = offsets["reward"].start, offsets["terminated"].start
+        self._state = offsets.get("state", slice(0, 0))
+        self._next_state = offsets.get("next_state", slice(0, 0))
+
+    def __len__(self) -> int:
+        return sum(shard.size for shard in self.shards)
+
+    def sample(self, rng: np.random.Generator, batch_size: int) -> Transitions:
+        """A batch of B transitions; the arrays share one gathered batch, which is the caller's own."""
+        while True:
+            held = [(shard.oldest, shard.committed) for shard in self.shards]
+            sizes = [max(0, committed - oldest) for oldest, committed in held]
+            total = sum(sizes)
+            if total == 0:
+                raise ValueError("replay holds no rows yet; collect before sampling")
+            draw = rng.integers(total, size=batch_size)
+            if len(sizes) == 1:
+                rows = draw + held[0][0]
+                part = self._part(self.shards[0], rows, held[0][1])
+            else:
+                rows, part = self._mixed(draw, held, sizes)
+            if not self._overtaken(rows, held):
+                return self._transitions(part, rows)
+
+    def _overtaken(self, rows: Array, held: list[tuple[int, int]]) -> bool:
+        """Whether a writer reached a gathered row meanwhile: it may be half overwritten, and the batch is drawn anew.
+
+        First rows decide for whole chains, because a successor is never older.
+        """
+        for index, (shard, (oldest, _)) in enumerate(zip(self.shards, held, strict=True)):
+            if (now := shard.oldest) != oldest:
+                base = index << SHARD_SHIFT
+                if ((rows >= base) & (rows < base + now)).any():
+                    return True
+        return False
+
+    def _mixed(self, draw: Array, held: list[tuple[int, int]], sizes: list[int]) -> tuple[Array, _Part]:
+        """Splits the draws over the shards and puts the answers back in the order of the draws."""
+        ends = np.cumsum(sizes)
+        which = np.searchsorted(ends, draw, side="right")
+        rows = np.empty_like(draw)
+        batch, width = len(draw), self.shards[0].width
+        first, reward = np.empty((batch, width), np.float32), np.empty(batch, np.float32)
+        last, discount = first if self.n_step == 1 else np.empty_like(first), np.empty_like(reward)
+        for index, shard in enumerate(self.shards):
+            places = np.flatnonzero(which == index)
+            if len(places) == 0:
+                continue
+            oldest, committed = held[index]
+            sequence = draw[places] - (ends[index] - sizes[index]) + oldest
+            rows[places] = sequence | (index << SHARD_SHIFT)
+            first[places], reward[places], discount[places], from_last = self._part(shard, sequence, committed)
+            if last is not first:
+                last[places] = from_last
+        return rows, (first, reward, discount, last)
+
+    def _part(self, shard: Shard, rows: Array, committed: int) -> _Part:
+        first = shard.gather(rows)
+        if self.n_step == 1:
+            return first, first[:, self._reward], self.gamma * (1 - first[:, self._terminated]), first
+        chain, cut = follow(shard, rows, self.n_step, committed)
+        places = chain % shard.capacity
+        reward, terminated, truncated = (shard.column(name)[places] for name in ("reward", "terminated", "truncated"))
+        total, discount, last = n_step(reward, terminated, (truncated > 0) | cut, self.gamma)
+        return first, total, discount, shard.gather(chain[last, np.arange(len(rows))])
+
+    def _transitions(self, part: _Part, rows: Array) -> Transitions:
+        first, reward, discount, last = part
+        return Transitions(
+            obs=first[:, self._obs],
+            action=first[:, self._action],
+            reward=reward,
+            discount=discount,
+            next_obs=last[:, self._next_obs],
+            state=first[:, self._state],
+            next_state=last[:, self._next_state],
+            rows=rows,
+        )

@@ -1,0 +1,265 @@
+"""An agent: learner, replay, policy and random streams in one hand. The runner drives it; so may a loop of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat import settings as settings_module
+from offbeat.algorithms.configs import Config
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.learn.torch import Learner
+from offbeat.policies import Policy, make_policy
+from offbeat.references import resolve
+from offbeat.replay.shard import Shard
+from offbeat.replay.uniform import Uniform
+from offbeat.run.checkpoint import Checkpoints, Snapshot
+from offbeat.run.pace import Pace
+from offbeat.run.versions import versions
+from offbeat.streams import Streams
+from offbeat.types import Array, Chunk, EnvSpec, Metrics, Schema
+from offbeat.weights.publication import Publication
+
+
+class Agent:
+    """Acts, remembers, learns, saves and loads, for one algorithm and one kind of environment.
+
+    env: an `EnvSpec`, a Gymnasium environment or vector environment, an id, or a factory. settings: as for
+    `offbeat.train`.
+    """
+
+    def __init__(self, algorithm: str, env: Any, **settings: Any) -> None:
+        state_key = settings.get("state_key")
+        spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings.get("env_kwargs"), state_key)
+        self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec)
+
+    @classmethod
+    def from_config(cls, config: Config, spec: EnvSpec) -> Agent:
+        agent = cls.__new__(cls)
+        agent._prepare(config, spec)
+        return agent
+
+    def _prepare(self, config: Config, spec: EnvSpec) -> None:
+        run, learner = config.run, config.learner
+        self.config, self.spec = config, spec
+        self.pace = Pace(run.updates_per_step, run.warmup_steps)
+        self.streams = Streams(run.seed)
+        planned = self.pace.planned(run.total_steps)
+        if run.total_updates is not None:
+            planned = min(planned, run.total_updates)
+        self.learner = Learner(
+            config.algorithm,
+            learner,
+            spec,
+            rng=self.streams.initial,
+            planned_updates=planned,
+            device=run.device,
+            precision=run.precision,
+        )
+        self.schema = Schema.transitions(spec)
+        self.shard = Shard(self.schema, run.capacity)
+        self.experience = Uniform([self.shard], n_step=learner.n_step, gamma=learner.gamma)
+        self.steps = 0
+        self._policies: dict[int, Policy] = {}
+        self._published: Publication | None = None
+        self._moment = (-1, -1)  # updates and steps at which it was published
+        self._saved: dict[Path, Checkpoints] = {}
+        self._counts = np.zeros((2, 0), np.int64)  # episode and step of each environment of an own loop
+
+    # A loop of your own: act, observe, update.
+
+    def act(self, obs: Any, deterministic: bool = False) -> Array:
+        """Actions in the environment's own units for one observation, or for a stack of N.
+
+        The first `random_steps` observed steps act uniformly at random, unless deterministic.
+        """
+        batch = self.spec.layout.batch_of(obs)
+        rows = self.spec.layout.encode(obs, batch).reshape(batch or 1, self.spec.observation_size)
+        if not deterministic and self.steps < self.config.run.random_steps:
+            action = self.streams.acting.uniform(-1.0, 1.0, (len(rows), self.spec.action_size))
+        else:
+            policy = self.policy(len(rows))
+            policy.load(self.publication().weights)
+            rng = None if deterministic else self.streams.acting
+            action, _, _ = policy.act(rows, policy.initial_carry(len(rows)), rng)
+        action = self.spec.to_environment(action)
+        return action if batch is not None else action[0]
+
+    def observe(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        state: Any = None,
+        next_state: Any = None,
+        envs: Any = None,
+    ) -> None:
+        """Remembers one transition, or N stacked ones.
+
+        `next_obs` is the true successor (the final observation where an episode ended), `action` in the environment's
+        own units. envs: which environment each row is from, 0..N-1 by default. state, next_state: privileged state.
+        """
+        terminated = np.atleast_1d(np.asarray(terminated, bool))
+        truncated = np.atleast_1d(np.asarray(truncated, bool))
+        count = len(terminated)
+        envs = np.arange(count) if envs is None else np.asarray(envs, np.int64).reshape(count)
+        if (missing := int(envs.max()) + 1 - self._counts.shape[1]) > 0:
+            self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
+        size = self.spec.observation_size
+        columns: dict[str, Array] = {
+            "obs": self._encode(obs, count).reshape(count, size),
+            "action": self.spec.from_environment(np.asarray(action)).reshape(count, self.spec.action_size),
+            "reward": np.asarray(reward, np.float32).reshape(count),
+            "terminated": terminated.astype(np.float32),
+            "truncated": truncated.astype(np.float32),
+            "next_obs": self._encode(next_obs, count).reshape(count, size),
+            "version": np.full(count, self.learner.updates),
+            "env": envs,
+            "episode": self._counts[0, envs],
+            "step": self._counts[1, envs],
+        }
+        if self.spec.state_size:
+            if state is None or next_state is None:
+                raise UsageError("this agent's critic sees a privileged state: pass state= and next_state= to observe")
+            columns["state"], columns["next_state"] = (
+                np.asarray(each, np.float32).reshape(count, self.spec.state_size) for each in (state, next_state)
+            )
+        for name in ("obs", "next_obs", "action", "reward"):
+            if not np.isfinite(columns[name]).all():
+                raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
+        ended = terminated | truncated
+        self._counts[0, envs] += ended
+        self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
+        self.add(Chunk(columns, sequence=self.shard.committed))
+
+    def update(self, count: int | None = None) -> Metrics:
+        """Makes `count` updates, or as many as `updates_per_step` and `warmup_steps` make due; returns mean metrics."""
+        if count is None:
+            count = self.pace.updates_due(self.steps, self.learner.updates)
+        self.learn(count)
+        return self.learner.drain()
+
+    def _encode(self, obs: Any, count: int) -> Array:
+        batch = self.spec.layout.batch_of(obs)
+        if (batch or 1) != count:
+            raise UsageError(f"observe: {batch or 1} observations came with {count} terminated flags")
+        return self.spec.layout.encode(obs, batch)
+
+    # What the runner calls.
+
+    def add(self, chunk: Chunk) -> None:
+        """Rows into replay, and into the statistics that normalise."""
+        self.shard.write(chunk)
+        self.learner.observe(chunk)
+        self.steps += len(chunk)
+
+    def learn(self, count: int) -> None:
+        """Makes `count` updates; their metrics add up in the learner."""
+        if count and not len(self.experience):
+            raise UsageError("there is nothing to learn from yet: observe at least one transition before update")
+        sampling, noise = self.streams.sampling, self.streams.noise
+        dtype = np.float64 if self.config.run.precision == "float64" else np.float32
+        for _ in range(count):
+            batch = self.experience.sample(sampling, self.config.learner.batch_size)
+            self.learner.update(batch, np.asarray(noise.standard_normal(self.learner.noise_shape, dtype)))
+
+    def policy(self, num_envs: int) -> Policy:
+        """The policy that acts for `num_envs` environments; it has no weights before `load`."""
+        if num_envs not in self._policies:
+            own = getattr(self.config.learner, "actor", None)
+            self._policies[num_envs] = make_policy(
+                self.learner.policy_description(),
+                num_envs=num_envs,
+                acting=self.config.run.acting,
+                spec=self.spec,
+                actor=None if own is None else resolve(own, "actor"),
+            )
+        return self._policies[num_envs]
+
+    def publication(self) -> Publication:
+        """The acting weights of this moment; the same object until they change."""
+        moment = self.learner.updates, self.steps if self.learner.observations is not None else 0
+        if self._published is None or moment != self._moment:
+            self._published, self._moment = Publication(self.learner.updates, self.learner.weights()), moment
+        return self._published
+
+    # Saving.
+
+    def snapshot(self) -> Snapshot:
+        arrays = {f"learner/{name}": array for name, array in self.learner.arrays().items()}
+        arrays["loop"] = self._counts.copy()
+        values = {"steps": self.steps, "streams": self.streams.state()}
+        notes = {
+            "algorithm": self.config.algorithm,
+            "config": settings_module.flatten(self.config),
+            "spec": self.spec.to_json(),
+            "policy": self.learner.policy_description(),
+            "pending": self.learner.pending(),
+            "versions": versions(),
+        }
+        return Snapshot(arrays, values, notes)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Everything but replay, which `Checkpoints.load_replay` fills."""
+        check_same(snapshot.notes, self.config.algorithm, self.spec)
+        self.learner.restore(under(snapshot.arrays, "learner/"))
+        self.learner.restore_pending(snapshot.notes["pending"])
+        self._counts = np.array(snapshot.arrays["loop"])
+        self.steps = int(snapshot.values["steps"])
+        self.streams.restore(snapshot.values["streams"])
+        self._published = None
+
+    def save(self, path: str | Path) -> Path:
+        """A checkpoint, replay included, in the directory `path`; the earlier one stays until this one is whole."""
+        directory = Path(path).resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        # The object knows which rows are on disk already: a further save writes only what is new.
+        checkpoints = self._saved.setdefault(directory, Checkpoints(directory))
+        checkpoints.save(self.snapshot(), {"0": self.shard}, self.steps)
+        return Path(path)
+
+    def load(self, path: str | Path) -> None:
+        """Takes over the newest checkpoint in `path`, made by an agent with the same settings."""
+        directory = Path(path).resolve()
+        checkpoints = Checkpoints(directory)
+        snapshot = checkpoints.load("latest")
+        self.restore(snapshot)
+        checkpoints.load_replay("latest", {"0": self.shard})
+        self._saved = {directory: checkpoints}
+
+
+def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose name begins with `prefix`, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
+    """Says what differs between a checkpoint's algorithm and environment and the ones at hand."""
+    there, here = notes["spec"], EnvSpec.from_json(spec.to_json()).to_json()
+    differences = [f"algorithm {notes['algorithm']} there, {algorithm} here"] if notes["algorithm"] != algorithm else []
+    there = EnvSpec.from_json(there).to_json()
+    differences += [f"{key}: {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
+    if differences:
+        raise CheckpointError(
+            f"the checkpoint was made with another algorithm or environment: {'; '.join(differences)}. "
+            "Resume with the environment that the run was made with, or start a new run"
+        )
+
+
+def _spec_of(env: Any, env_kwargs: Mapping[str, Any] | None, state_key: str | None) -> EnvSpec:
+    import gymnasium
+
+    from offbeat.envs import make_vector
+
+    single = isinstance(env, gymnasium.Env)
+    vector = make_vector((lambda: env) if single else env, env_kwargs=env_kwargs, state_key=state_key)
+    if isinstance(env, str):
+        vector.close()
+    return vector.spec

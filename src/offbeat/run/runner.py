@@ -1,0 +1,278 @@
+"""The one training loop: collect, learn, publish; log, evaluate and checkpoint when due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from offbeat.deploy import export_policy
+from offbeat.envs import Vector
+from offbeat.errors import UsageError
+from offbeat.observe.console import Console
+from offbeat.observe.jsonl import Jsonl
+from offbeat.observe.jsonl import read as read_jsonl
+from offbeat.observe.tensorboard import TensorBoard
+from offbeat.run.agent import Agent, under
+from offbeat.run.checkpoint import Checkpoints, Snapshot
+from offbeat.run.directory import RunDirectory
+from offbeat.run.evaluate import Evaluation, evaluate
+from offbeat.run.progress import Progress
+from offbeat.run.versions import versions
+from offbeat.types import Array, Chunk, Weights
+
+UPDATES_BETWEEN_LOOKS = 16
+"""So many updates run before the loop looks for a wish to stop."""
+
+
+class Collector(Protocol):
+    """Where chunks come from."""
+
+    def load(self, weights: Weights, version: int) -> None: ...
+    def poll(self, timeout: float = 0.0) -> Chunk: ...
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]: ...
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]: ...
+    def close(self) -> None: ...
+
+
+class Runner:
+    """Drives an agent through a run's directory. `stop` is asked between two steps of anything that takes time."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        collector: Collector,
+        make_evaluation_vector: Callable[[], Vector],
+        directory: RunDirectory,
+        console: Console,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.agent, self.collector, self.directory, self.console, self.stop = agent, collector, directory, console, stop
+        self.run = agent.config.run
+        every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
+        self.progress = Progress(self.run.total_steps, self.run.total_updates, every)
+        self.checkpoints = Checkpoints(directory.path)
+        self.metrics = Jsonl(directory.path / "metrics.jsonl")
+        self.evaluations = Jsonl(directory.path / "evaluations.jsonl")
+        self.tensorboard: TensorBoard | None = None
+        self.history: list[Evaluation] = []
+        self._make_vector = make_evaluation_vector
+        self._vector: Vector | None = None
+        self._purge_step: int | None = None
+        self._lag = 0
+        self._published: Any = None
+
+    def resume(self, which: str) -> None:
+        """Goes back to a checkpoint: every part of the run takes its state from it, logs lose what came after it."""
+        snapshot = self.checkpoints.load(which)
+        self.agent.restore(snapshot)
+        self.checkpoints.load_replay(which, {"0": self.agent.shard})
+        inexact = self.collector.restore(under(snapshot.arrays, "collector/"), snapshot.values["collector"])
+        for sentence in inexact:
+            self.note(sentence)
+        self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
+        self.metrics.truncate(snapshot.notes["files"]["metrics"])
+        self.evaluations.truncate(snapshot.notes["files"]["evaluations"])
+        self.history = [
+            Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
+            for line in read_jsonl(self.evaluations.path)
+        ]
+        self._purge_step = self.progress.step + 1
+        self.directory.log(f"resumed from {which} at step {self.progress.step}")
+
+    def train(self) -> str:
+        """Runs until the end or the wish to stop; returns the status: finished or stopped."""
+        progress = self.progress
+        if "tensorboard" in self.run.logger:
+            self.tensorboard = TensorBoard(self.directory.path / "tensorboard", purge_step=self._purge_step)
+        self._summary("running")
+        if not self.checkpoints.names():
+            self._checkpoint()  # so that a run killed at any moment has something to resume from
+        while not (progress.done or self.stop()):
+            self._publish()
+            if self.agent.pace.may_collect(progress.step, progress.updates):
+                self._collect()
+            if self._learn():
+                self._when_due()
+            self.directory.status("running")
+            self.console.progress(progress)
+        if self.agent.learner.pending():
+            self._log()
+        status = "stopped" if self.stop() else "finished"
+        if status == "finished":
+            self._evaluate()
+            status = "stopped" if self.stop() else status
+        self._checkpoint()
+        self._summary(status)
+        self.directory.status(status, force=True)
+        return status
+
+    def _publish(self) -> None:
+        publication = self.agent.publication()
+        if publication is not self._published:
+            self.collector.load(publication.weights, publication.version)
+            self._published = publication
+
+    def _collect(self) -> None:
+        chunk = self.collector.poll()
+        self.agent.add(chunk)
+        self.progress.after(chunk)
+        if len(chunk):
+            self._lag = self.progress.updates - int(chunk.columns["version"][0])
+
+    def _learn(self) -> bool:
+        """Makes the updates that are due; False when asked to stop in between (the rest is made on resume)."""
+        progress = self.progress
+        due = self.agent.pace.updates_due(progress.step, progress.updates)
+        if progress.total_updates is not None:
+            due = min(due, progress.total_updates - progress.updates)
+        while due > 0:
+            if self.stop():
+                return False
+            count = min(due, UPDATES_BETWEEN_LOOKS)
+            self.agent.learn(count)
+            progress.updates += count
+            due -= count
+        return True
+
+    def _when_due(self) -> None:
+        if self.progress.due("log"):
+            self._log()
+        if self.progress.due("eval"):
+            self._evaluate()
+        if self.progress.due("checkpoint") and not self.progress.done:
+            self._checkpoint()
+            self._summary("running")
+
+    def _log(self) -> None:
+        progress, learner = self.progress, self.agent.learner
+        progress.losses = learner.drain() or progress.losses
+        numbers: dict[str, Any] = {
+            "episodes": progress.episodes,
+            "return_100": progress.return_100,
+            "length_100": progress.length_100,
+            "replay": self.agent.shard.size,
+            "updates_per_step": self._ratio(),
+            "policy_lag": self._lag,
+            "steps_per_second": progress.steps_per_second,
+            "updates_per_second": progress.updates_per_second,
+            **progress.losses,
+            **{f"{group}_rate": rate for group, rate in learner.rates().items()},
+        }
+        where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
+        self.metrics.write({**where, **numbers})
+        shown = {name: value for name, value in numbers.items() if value is not None}
+        self.console.log(progress.step, {"update": progress.updates, **shown})
+        if self.tensorboard is not None:
+            self.tensorboard.write(progress.step, shown)
+
+    def _ratio(self) -> float | None:
+        """Updates made per step since the warm-up."""
+        steps = self.progress.step - self.run.warmup_steps
+        return self.progress.updates / steps if steps > 0 else None
+
+    def _evaluate(self) -> None:
+        """Plays the evaluation episodes with the weights of this moment, unless these have been played already."""
+        publication, progress = self.agent.publication(), self.progress
+        if self.history and self.history[-1].step == progress.step and self.history[-1].version == publication.version:
+            return
+        if self._vector is None:
+            self._vector = self._make_vector()
+            self._check_evaluation(self._vector)
+        policy = self.agent.policy(self._vector.num_envs)
+        policy.load(publication.weights)
+        self._published = None  # the collector may share that policy object
+        results = evaluate(self._vector, policy, self.run.eval_episodes, self.stop)
+        if results is None:
+            return
+        result = Evaluation(progress.step, publication.version, *results)
+        self.history.append(result)
+        self.evaluations.write(result.to_json())
+        best = progress.best_return is None or result.mean_return > progress.best_return
+        if best:
+            progress.best_return = result.mean_return
+            self.checkpoints.save_best(self._snapshot(), progress.step)
+        self.console.evaluation(progress.step, result.mean_return, result.std_return, result.episodes, best)
+        self.directory.log(f"step {progress.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
+        if self.tensorboard is not None:
+            self.tensorboard.write(progress.step, {"evaluation_return": result.mean_return})
+
+    def _check_evaluation(self, vector: Vector) -> None:
+        mine, theirs = self.agent.spec, vector.spec
+        if (mine.layout, mine.action_shape) != (theirs.layout, theirs.action_shape):
+            raise UsageError(
+                f"the evaluation environment {theirs.name} does not have the observation and action spaces of "
+                f"{mine.name}: pass an eval_env with the same spaces"
+            )
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = self.agent.snapshot()
+        arrays, values = self.collector.snapshot()
+        files = {"metrics": self.metrics.sync(), "evaluations": self.evaluations.sync()}
+        return Snapshot(
+            {**snapshot.arrays, **{f"collector/{name}": array for name, array in arrays.items()}},
+            {**snapshot.values, "collector": values, "progress": self.progress.counters()},
+            {**snapshot.notes, "files": files, "progress": self.progress.bookkeeping()},
+        )
+
+    def _checkpoint(self) -> None:
+        step = self.progress.step
+        name = self.checkpoints.save(self._snapshot(), {"0": self.agent.shard}, step)
+        notes = {"algorithm": self.agent.config.algorithm, "env": self.run.env, "step": step, "versions": versions()}
+        learner = self.agent.learner
+        export_policy(
+            self.directory.path / "policy", self.agent.publication(), learner.policy_description(), learner.spec, notes
+        )
+        if step:
+            self.console.checkpoint(step, self.directory.path / "checkpoints" / name)
+        self.directory.log(f"step {step}: checkpoint {name}")
+
+    def _summary(self, status: str) -> None:
+        progress = self.progress
+        scored = {
+            name: None
+            if each is None
+            else {
+                "mean_return": each.mean_return,
+                "std_return": each.std_return,
+                "episodes": each.episodes,
+                "env_steps": each.step,
+            }
+            for name, each in (
+                ("evaluation", self.history[-1] if self.history else None),
+                ("best_evaluation", max(self.history, key=lambda each: each.mean_return, default=None)),
+            )
+        }
+        self.directory.summary(
+            {
+                "status": status,
+                "env_steps": progress.step,
+                "updates": progress.updates,
+                "episodes": progress.episodes,
+                "wall_seconds": progress.wall_seconds,
+                **scored,
+                "train_return_100": progress.return_100,
+                "updates_per_step": self._ratio(),
+                "policy_lag": {"updates": self._lag},
+                "waits": {},
+                "restarts": 0,
+                "lost": {},
+            }
+        )
+
+    def fail(self) -> None:
+        """Marks the run as failed; its last checkpoint stays as it is."""
+        self._summary("failed")
+        self.directory.status("failed", force=True)
+
+    def note(self, text: str) -> None:
+        self.console.note(text)
+        self.directory.log(text)
+
+    def close(self) -> None:
+        self.collector.close()
+        if self._vector is not None:
+            self._vector.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        self.metrics.close()
+        self.evaluations.close()

@@ -1,0 +1,357 @@
+"""Settings from anywhere: Python, YAML and the command line all become one checked `Config` here.
+
+The dataclasses of `algorithms.configs` are walked by their type hints, so that a new setting or algorithm needs no
+change here. Keys are flat: the run's and the algorithm's fields side by side. A union of dataclasses (temperature) is
+one key for its kind and one per field of a kind (temperature, temperature_initial, temperature_value); a mapping with
+`kind` and an instance say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from offbeat import references
+from offbeat.algorithms.configs import ALGORITHMS, Config, Run, check_range, range_words
+from offbeat.coercion import (
+    NONE,
+    Mismatch,
+    Spell,
+    alternatives,
+    coerce,
+    lost,
+    marker,
+    plain,
+    shown,
+    suggestion,
+    type_words,
+)
+from offbeat.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One flat key: its type, default, range and help.
+
+    kinds: for a union, each kind's dataclass (None for the kind `none`). union, of: for a field of a union's kinds, the
+    union's key and the kinds that have the field.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+    help: str
+    limits: Mapping[str, float] = field(default_factory=dict)
+    kinds: Mapping[str, type | None] = field(default_factory=dict)
+    union: str | None = None
+    of: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        return range_words(self.limits)
+
+
+@functools.cache
+def settings_of(owner: type) -> tuple[Setting, ...]:
+    """The flat keys of a dataclass, in the order of its fields."""
+    return tuple(_settings_of(owner))
+
+
+def _settings_of(owner: type) -> Iterator[Setting]:
+    hints, defaults = typing.get_type_hints(owner), flat_values(owner())
+    for each in dataclasses.fields(owner):
+        kinds = _kinds(hints[each.name])
+        hint = Literal[tuple(kinds)] if kinds else hints[each.name]
+        yield Setting(each.name, hint, defaults[each.name], each.metadata["help"], each.metadata["limits"], kinds=kinds)
+        inner: dict[str, Setting] = {}
+        for kind, member in kinds.items():
+            for one in settings_of(member) if member is not None else ():
+                if one.kinds:
+                    raise TypeError(f"{owner.__name__}.{each.name}: a union inside a union has no flat keys")
+                known = inner.get(one.name)
+                name = f"{each.name}_{one.name}"
+                default = defaults.get(name, one.default)
+                of = (*known.of, kind) if known else (kind,)
+                inner[one.name] = dataclasses.replace(known or one, name=name, default=default, union=each.name, of=of)
+        yield from inner.values()
+
+
+def _kinds(hint: Any) -> dict[str, type | None]:
+    """Kind to dataclass for a dataclass or a union of them; empty for every other type."""
+    members = alternatives(hint)
+    if not any(dataclasses.is_dataclass(member) for member in members):
+        return {}
+    return {_kind(member): None if member is types.NoneType else member for member in members}
+
+
+def _kind(member: type) -> str:
+    return NONE if member is types.NoneType else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", member.__name__).lower()
+
+
+def flat_values(instance: Any) -> dict[str, Any]:
+    """The flat keys of a dataclass instance with its values."""
+    values: dict[str, Any] = {}
+    hints = typing.get_type_hints(type(instance))
+    for each in dataclasses.fields(instance):
+        value = getattr(instance, each.name)
+        if not _kinds(hints[each.name]):
+            values[each.name] = value
+            continue
+        values[each.name] = _kind(type(value))
+        inner = flat_values(value) if value is not None else {}
+        values.update({f"{each.name}_{name}": entry for name, entry in inner.items()})
+    return values
+
+
+# Reading: any mapping to checked flat values.
+
+
+def read(settings: Sequence[Setting], mapping: Mapping[Any, Any], spell: Spell = str) -> dict[str, Any]:
+    """Flat values of `mapping`, each of its setting's type and in its range. UsageError names the first wrong key."""
+    known = {setting.name: setting for setting in settings}
+    values: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if not isinstance(key, str) or key not in known:
+            raise UsageError(_unknown("setting", key, known, spell))
+        if known[key].kinds:
+            values.update(_read_union(known[key], value, settings, spell))
+        else:
+            values[key] = _checked(known[key], value, spell)
+    return values
+
+
+def _read_union(union: Setting, value: Any, settings: Sequence[Setting], spell: Spell) -> dict[str, Any]:
+    prefix = f"{union.name}_"
+    if value is None:
+        value = NONE
+    if dataclasses.is_dataclass(value) and type(value) in union.kinds.values():
+        entries = {"kind": _kind(type(value)), **flat_values(value)}
+    elif isinstance(value, Mapping):
+        entries = dict(value)
+    else:
+        entries = {"kind": value}
+    names = {each.name.removeprefix(prefix): each for each in settings if each.union == union.name}
+    values: dict[str, Any] = {}
+    for key, entry in entries.items():
+        if key == "kind":
+            values[union.name] = _checked(union, entry, spell)
+        elif isinstance(key, str) and key in names:
+            values[prefix + key] = _checked(names[key], entry, spell)
+        else:
+            raise UsageError(f"{spell(union.name)}: " + _unknown("key", key, ["kind", *names], str))
+    return values
+
+
+def _checked(setting: Setting, value: Any, spell: Spell) -> Any:
+    name = spell(setting.name)
+    if (missing := lost(value)) is not None:
+        raise UsageError(f"{name} was {missing} in Python, which no file can hold; give it again from Python")
+    try:
+        value = coerce(setting.hint, value)
+    except Mismatch:
+        choices = [choice for member in alternatives(setting.hint) for choice in typing.get_args(member)]
+        remedy = suggestion(value, [choice for choice in choices if isinstance(choice, str)])
+        raise UsageError(f"{name}={shown(value)} is not {type_words(setting.hint)}{remedy}") from None
+    check_range(name, value, setting.limits)
+    return value
+
+
+def _unknown(what: str, key: Any, known: Iterable[str], spell: Spell) -> str:
+    known = list(known)
+    listing = f"; there is {', '.join(spell(name) for name in known)}"
+    return f"there is no {what} {shown(key)}{suggestion(key, known, spell) or listing}"
+
+
+# Making a Config, and taking it apart.
+
+
+def algorithm_named(name: Any) -> type:
+    """The settings class of an algorithm, or UsageError with the closest name and the list."""
+    if isinstance(name, str) and name in ALGORITHMS:
+        return ALGORITHMS[name]
+    raise UsageError(
+        f"there is no algorithm {shown(name)}; there is {', '.join(ALGORITHMS)}{suggestion(name, ALGORITHMS)}"
+    )
+
+
+def train_settings(algorithm: str) -> tuple[Setting, ...]:
+    """The keys that training with an algorithm takes: the run's, then its own."""
+    return settings_of(Run) + settings_of(algorithm_named(algorithm))
+
+
+def build(algorithm: str, mapping: Mapping[str, Any]) -> Config:
+    """The Config that flat keys describe, over the defaults. A key `algorithm` is allowed where it says the same."""
+    settings = train_settings(algorithm)
+    mapping = {key: value for key, value in mapping.items() if (key, value) != ("algorithm", algorithm)}
+    if "algorithm" in mapping:
+        raise UsageError(f"algorithm={shown(mapping['algorithm'])}, but these are to be settings of {algorithm}")
+    return assemble(algorithm, read(settings, mapping))
+
+
+def with_changes(config: Config, **changes: Any) -> Config:
+    """The config with some flat keys changed; another kind of a union starts from its own defaults."""
+    settings = train_settings(config.algorithm)
+    current = flat_values(config.run) | flat_values(config.learner)
+    return assemble(config.algorithm, current, read(settings, changes))
+
+
+def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> Config:
+    """The Config of checked flat values; later layers win, the defaults lie below all."""
+    owner = algorithm_named(algorithm)
+    run, learner = (make(each, *layers, spell=spell) for each in (Run, owner))
+    return Config(algorithm, run, learner)
+
+
+def make(owner: type, *layers: Mapping[str, Any], spell: Spell = str) -> Any:
+    """An instance of a settings dataclass from layers of checked flat values; keys of others are left alone."""
+    settings = settings_of(owner)
+    values = flat_values(owner())
+    for layer in layers:
+        for each in settings:
+            if each.union and layer.get(each.union, values[each.union]) != values[each.union]:
+                values.pop(each.name, None)
+        values |= {each.name: layer[each.name] for each in settings if each.name in layer}
+    arguments: dict[str, Any] = {each.name: values[each.name] for each in settings if not each.union}
+    for union in (each for each in settings if each.kinds):
+        arguments[union.name] = _member(union, values, settings, spell)
+    return owner(**arguments)
+
+
+def _member(union: Setting, values: Mapping[str, Any], settings: Sequence[Setting], spell: Spell) -> Any:
+    """The instance of the chosen kind; a value for a field that the kind does not have is an error."""
+    kind = values[union.name]
+    given = [each for each in settings if each.union == union.name and each.name in values]
+    for each in given:
+        if kind not in each.of:
+            raise UsageError(
+                f"{spell(each.name)} needs {spell(union.name)} {' or '.join(each.of)}, which is missing: "
+                f"{union.name} is {kind}"
+            )
+    owner = union.kinds[kind]
+    prefix = f"{union.name}_"
+    return owner and owner(**{each.name.removeprefix(prefix): values[each.name] for each in given})
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Plain values that YAML and JSON can hold, from which `build` makes an equal config.
+
+    A callable becomes its `module:attribute`; one without such a name becomes {"callable": its repr}, which `build`
+    refuses, so that it has to be given again.
+    """
+    return {"algorithm": config.algorithm, **_flatten(config.run), **_flatten(config.learner)}
+
+
+def _flatten(section: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(type(section))
+    values: dict[str, Any] = {}
+    for each in dataclasses.fields(section):
+        value = getattr(section, each.name)
+        if _kinds(hints[each.name]):
+            values[each.name] = {"kind": _kind(type(value)), **(_flatten(value) if value is not None else {})}
+        else:
+            values[each.name] = (references.name_of(value) if callable(value) else None) or plain(value, marker)
+    return values
+
+
+# Files.
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e-3 for text; here it is a number, as in YAML 1.2."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that `_Loader` would take for numbers."""
+
+
+for _each in (_Loader, _Dumper):
+    _each.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; plain values only."""
+    return yaml.load(text, Loader=_Loader)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The settings in a file, `algorithm` among them if it is there; versions are for the reader's eyes only."""
+    try:
+        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file in UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
+    if content is not None and not isinstance(content, dict):
+        raise UsageError(f"{path} holds a {type(content).__name__}; it must hold settings as `key: value` lines")
+    return {key: value for key, value in (content or {}).items() if key != "versions"}
+
+
+def write_yaml(config: Config, versions: Mapping[str, str]) -> str:
+    """The text of a config file, from which `read_yaml` and `build` make an equal config."""
+    parts = [_dump({"algorithm": config.algorithm, "versions": dict(versions)})]
+    for section in (config.run, config.learner):
+        parts.append(f"# {(type(section).__doc__ or '').splitlines()[0]}\n{_dump(_flatten(section))}")
+    return "\n".join(parts)
+
+
+def _dump(values: dict[str, Any]) -> str:
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+
+
+def markdown() -> str:
+    """The page docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "Made from the dataclasses by `python -m offbeat.settings --markdown`; do not edit by hand.",
+        "",
+        "The same names everywhere: `total_steps=20000` in Python, `total_steps: 20000` in a YAML file,",
+        "`--total-steps 20000` on the command line. A flag wins over the file, the file over the default; ranges are",
+        "checked wherever a value comes from. `none` means no value (an empty list where the setting is a list). A",
+        "setting of one kind (`temperature_value`) goes only with that kind; in YAML and Python a mapping says the",
+        "same: `temperature: {kind: fixed, value: 0.2}`.",
+    ]
+    for title, owner in {"run": Run, **ALGORITHMS}.items():
+        lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]
+        lines += ["| setting | value | default | range | meaning |", "|---|---|---|---|---|"]
+        lines += ["| " + " | ".join(_row(each)) + " |" for each in settings_of(owner)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    only = f" Only with {setting.union} {' or '.join(setting.of)}." if setting.union else ""
+    default = f"`{text_of(setting.default)}`" if setting.default != "" else "required"
+    return f"`{setting.name}`", type_words(setting.hint), default, setting.range, setting.help + only
+
+
+def text_of(value: Any) -> str:
+    """A value as a flag would be given it: lists with spaces, mappings as key=value, `none` for nothing."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={text_of(entry)}" for key, entry in value.items()) or NONE
+    if isinstance(value, list | tuple):
+        return " ".join(text_of(entry) for entry in value) or NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    return NONE if value is None else str(references.name_of(value) if callable(value) else value)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--markdown"]:
+        sys.exit("usage: python -m offbeat.settings --markdown > docs/settings.md")
+    print(markdown(), end="")

@@ -1,0 +1,7 @@
+"""One thread per test process: two workers share the machine, and small matrices gain nothing from more."""
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,0 +1,133 @@
+"""An exported policy acts without a learner, and without torch where it can."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offbeat
+from offbeat.deploy import export_policy, load_policy
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.types import EnvSpec, Layout, Leaf
+from specs import vector_spec
+
+SMALL = {"hidden": (16, 16), "batch_size": 8, "random_steps": 0}
+
+
+def _export(agent: offbeat.Agent, directory: Path) -> Path:
+    export_policy(directory, agent.publication(), agent.learner.policy_description(), agent.spec, {"env": "test"})
+    return directory
+
+
+def _agent(spec: EnvSpec, **settings: object) -> offbeat.Agent:
+    agent = offbeat.Agent("sac", spec, **{**SMALL, **settings})  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    rows = rng.normal(2.0, 3.0, (20, spec.observation_size)).astype(np.float32)
+    flags = np.zeros(20, bool)
+    agent.observe(rows, np.zeros((20, spec.action_size)), np.zeros(20), rows, flags, flags)
+    agent.update(2)
+    return agent
+
+
+def test_loaded_policy_acts_as_the_agent_does(tmp_path: Path) -> None:
+    agent = _agent(vector_spec(4, 2, low=-3.0, high=5.0), normalise_observations=True, layer_norm=True)
+    policy = load_policy(_export(agent, tmp_path / "policy"))
+    obs = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    np.testing.assert_allclose(policy.act(obs), agent.act(obs, deterministic=True), atol=1e-6)
+    np.testing.assert_allclose(policy.act(obs[0]), policy.act(obs)[0], atol=1e-6)
+    assert policy.act(obs[0]).shape == (2,)
+    assert policy.version == 2
+    noisy = policy.act(obs, deterministic=False, rng=np.random.default_rng(0))
+    assert not np.allclose(noisy, policy.act(obs))
+    np.testing.assert_allclose(load_policy(tmp_path, acting="torch").act(obs), policy.act(obs), atol=1e-6)
+
+
+def test_structured_observations_are_flattened_as_in_training(tmp_path: Path) -> None:
+    layout = Layout((Leaf(("gear",), "discrete", (3,), "int64"), Leaf(("speed",), "box", (2,), "float32")))
+    agent = offbeat.Agent("sac", EnvSpec("car", layout, (-1.0,), (1.0,), (1,)), **SMALL)  # type: ignore[arg-type]
+    policy = load_policy(_export(agent, tmp_path / "policy"))
+    one = policy.act({"speed": np.array([0.5, 0.1]), "gear": 2})
+    stack = policy.act({"speed": np.array([[0.5, 0.1]]), "gear": np.array([2])})
+    np.testing.assert_array_equal(one, stack[0])
+    assert not np.array_equal(one, policy.act({"speed": np.array([0.5, 0.1]), "gear": 1}))
+
+
+def test_loading_and_acting_imports_neither_torch_nor_gymnasium(tmp_path: Path) -> None:
+    _export(_agent(vector_spec(4, 2)), tmp_path / "policy")
+    code = (
+        "import sys, numpy, offbeat\n"
+        f"action = offbeat.load_policy({str(tmp_path)!r}).act(numpy.zeros(4))\n"
+        "print(action.shape, sorted({'torch', 'gymnasium'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "(2,) []"
+
+
+class OwnActor(nn.Module):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.out = nn.Linear(spec.observation_size, 2 * spec.action_size)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.out(obs)
+
+
+def test_own_module_is_loaded_by_its_name_or_from_what_is_given(tmp_path: Path) -> None:
+    agent = _agent(vector_spec(4, 2), actor=OwnActor, normalise_observations=True)
+    _export(agent, tmp_path / "policy")
+    obs = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    for policy in (load_policy(tmp_path), load_policy(tmp_path, actor=OwnActor)):
+        np.testing.assert_allclose(policy.act(obs), agent.act(obs, deterministic=True), atol=1e-6)
+    hidden = _agent(vector_spec(4, 2), actor=lambda spec: OwnActor(spec).train())
+    _export(hidden, tmp_path / "other")
+    with pytest.raises(UsageError, match="actor="):
+        load_policy(tmp_path / "other")
+    assert load_policy(tmp_path / "other", actor=OwnActor).act(obs).shape == (6, 2)
+
+
+def test_a_new_export_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    agent = _agent(vector_spec(4, 2))
+    _export(agent, tmp_path / "policy")
+    agent.update(3)
+    _export(agent, tmp_path / "policy")
+    assert load_policy(tmp_path).version == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy"]
+
+
+def test_a_reader_between_two_renames_finds_the_old_policy(tmp_path: Path) -> None:
+    _export(_agent(vector_spec(4, 2)), tmp_path / "policy")
+    (tmp_path / "policy").rename(tmp_path / "policy.old")  # as a crash in the middle of an export leaves it
+    assert load_policy(tmp_path).version == 2
+
+
+def test_damaged_and_foreign_files_give_one_typed_error_and_execute_nothing(tmp_path: Path) -> None:
+    directory = _export(_agent(vector_spec(4, 2)), tmp_path / "policy")
+    weights, document = directory / "weights.safetensors", directory / "policy.json"
+    whole, text = weights.read_bytes(), document.read_text()
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (str(tmp_path / "exploded"),))  # type: ignore[return-value]
+
+    edited = json.loads(text)
+    edited["version"] = 7
+    for data in (whole[:100], whole[:-4] + b"abcd", b"", pickle.dumps(Bomb())):
+        weights.write_bytes(data)
+        with pytest.raises(CheckpointError):
+            load_policy(tmp_path)
+    weights.write_bytes(whole)
+    for words in ("{", "[]", "{}", json.dumps(edited), json.dumps({**json.loads(text), "format": 99})):
+        document.write_text(words)
+        with pytest.raises(CheckpointError):
+            load_policy(tmp_path)
+    assert not (tmp_path / "exploded").exists()
+    with pytest.raises(CheckpointError, match="no policy"):
+        load_policy(tmp_path / "nowhere")

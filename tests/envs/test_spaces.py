@@ -1,0 +1,173 @@
+"""Spaces: what becomes of each, and what is said where one cannot be taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty import Bent
+from gymnasium import spaces
+
+from offbeat.envs import make_vector
+from offbeat.envs.reader import Reader
+from offbeat.envs.spaces import (
+    action_problems,
+    make_spec,
+    observation_problems,
+    read_action_space,
+    read_observation_space,
+)
+from offbeat.errors import SpaceError
+from offbeat.types import EnvSpec
+
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def spec_of(space: Any, state_key: str | None = None) -> EnvSpec:
+    return make_spec("it", read_observation_space(space, state_key), read_action_space(ACTION), state_key, None)
+
+
+def read(space: Any, raw: Any) -> Any:
+    reader = Reader(spec_of(space))
+    into = reader.blank(1)
+    reader.read(raw, {}, into, 0)
+    return into
+
+
+NESTED = spaces.Dict(
+    {
+        "zebra": spaces.Box(-1, 1, (2,), np.float64),
+        "apple": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.Box(0, 9, (2, 2), np.int32))),
+        "middle": spaces.Dict({"b": spaces.Box(0, 1, (), np.float32), "a": spaces.Discrete(2)}),
+    }
+)
+
+
+def test_nested_spaces_are_flattened_with_sorted_keys_depth_first() -> None:
+    layout = read_observation_space(NESTED).layout
+    assert [leaf.name for leaf in layout.leaves] == ["apple/0", "apple/1", "middle/a", "middle/b", "zebra"]
+    raw = {
+        "zebra": np.array([0.5, -0.5]),
+        "middle": {"b": np.float32(0.25), "a": 1},
+        "apple": (1, np.array([[1, 2], [3, 4]], np.int32)),
+    }
+    expected = [0, 0, 1, 1, 2, 3, 4, 0, 1, 0.25, 0.5, -0.5]
+    assert read(NESTED, raw).vector.tolist() == [expected]
+    assert layout.encode(raw).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        NESTED,
+        spaces.Box(-1, 1, (3,), np.float64),
+        spaces.Box(0, 255, (7,), np.uint8),
+        spaces.Box(-5, 5, (2, 3), np.int16),
+        spaces.Box(-5, 5, (), np.float32),
+        spaces.Box(0, 1, (4,), np.bool_),
+        spaces.Discrete(4, start=2),
+        spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
+    ],
+)
+def test_the_checked_reading_equals_the_layouts_own_encoding(space: Any) -> None:
+    space.seed(0)
+    for _ in range(20):
+        raw = space.sample()
+        into = read(space, raw)
+        assert into.vector.dtype == np.float32
+        np.testing.assert_array_equal(into.vector[0], read_observation_space(space).layout.encode(raw))
+
+
+@pytest.mark.parametrize("shape", [(8, 6), (8, 6, 3)])
+def test_images_keep_their_shape_and_dtype(shape: tuple[int, ...]) -> None:
+    space = spaces.Dict({"camera": spaces.Box(0, 255, shape, np.uint8), "joint": spaces.Box(-1, 1, (2,), np.float32)})
+    layout = read_observation_space(space).layout
+    assert [leaf.name for leaf in layout.images] == ["camera"]
+    raw = space.sample()
+    into = read(space, raw)
+    assert into.images["camera"].dtype == np.uint8
+    np.testing.assert_array_equal(into.images["camera"][0], raw["camera"])
+    assert into.vector.shape == (1, 2)
+
+
+def test_a_privileged_state_leaves_the_layout() -> None:
+    space = spaces.Dict({"state": spaces.Box(-1, 1, (2, 2), np.float32), "see": spaces.Discrete(3)})
+    spec = spec_of(space, "state")
+    assert [leaf.name for leaf in spec.layout.leaves] == ["see"]
+    assert (spec.state_from, spec.state_size) == ("observation", 4)
+    assert spec_of(space, "elsewhere").state_from == "info"
+
+
+def test_action_bounds_are_kept_for_each_dimension() -> None:
+    bounds = read_action_space(spaces.Box(np.float32([[-2, 0]]), np.float32([[2, 10]])))
+    assert (bounds.low, bounds.high, bounds.shape, bounds.dtype) == ((-2, 0), (2, 10), (1, 2), "float32")
+
+
+def test_scaled_actions_stay_within_bounds_that_do_not_add_up_in_floating_point() -> None:
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        low = (rng.normal(size=50) * 10.0 ** rng.integers(-6, 6, 50)).astype(dtype)
+        space = spaces.Box(
+            low, low + np.abs(rng.normal(size=50).astype(dtype)) + dtype(1e-3) + np.abs(low), dtype=dtype
+        )
+        bounds = read_action_space(space)
+        spec = EnvSpec("it", read_observation_space(space).layout, bounds.low, bounds.high, bounds.shape, bounds.dtype)
+        for action in (-1.0, 1.0, 3.0, *rng.uniform(-1, 1, 20)):
+            assert space.contains(spec.to_environment(np.full(50, action, np.float32)))
+        np.testing.assert_array_equal(spec.to_environment(np.full(50, -np.inf)), space.low)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (
+            spaces.Discrete(4),
+            r"Discrete\(4\) is not a Box.*Discrete actions are served by dqn \(not in this version yet\)",
+        ),
+        (spaces.MultiDiscrete([2, 3]), r"MultiDiscrete actions are served by ppo .* or appo"),
+        (spaces.MultiBinary(3), r"MultiBinary actions are served by ppo .* or appo"),
+        (spaces.Dict({"a": ACTION}), r"no algorithm serves it as it is: declare one Box"),
+        (spaces.Box(0, 5, (2,), np.int32), r"dtype int32, but continuous actions need a float dtype"),
+        (
+            spaces.Box(np.float32([-1, -np.inf]), np.float32([1, 3])),
+            r"dimension 1 ranges from -inf to 3.0.*TransformAction",
+        ),
+        (spaces.Box(-np.inf, np.inf, (2, 2), np.float32), r"dimension \(0, 0\) \(and 3 more\) ranges from -inf to inf"),
+        (
+            spaces.Box(np.float32([-1, 2]), np.float32([1, 2])),
+            r"dimension 1 ranges from 2.0 to 2.0, but low must be less",
+        ),
+        (spaces.Box(-1, 1, (0,), np.float32), r"has no dimension"),
+    ],
+)
+def test_action_spaces_that_cannot_be_scaled_are_refused_with_a_remedy(space: Any, words: str) -> None:
+    with pytest.raises(SpaceError, match=words):
+        make_vector(lambda: Bent(action_space=space))
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.MultiBinary(3), r"the observation space is MultiBinary\(3\).*FlattenObservation"),
+        (spaces.Dict({"a": spaces.Tuple((spaces.MultiDiscrete([2]),))}), r"part 'a/0' of the observation space"),
+        (spaces.Text(3), r"turn it into a Box of fixed shape"),
+        (spaces.Dict({}), r"has no part, but a policy needs something to see"),
+        (spaces.Dict({"a/b": ACTION, "a": spaces.Dict({"b": ACTION})}), r"both named 'a/b'"),
+    ],
+)
+def test_observation_spaces_that_cannot_be_flattened_are_refused_with_a_remedy(space: Any, words: str) -> None:
+    with pytest.raises(SpaceError, match=words):
+        make_vector(lambda: Bent(observation_space=space))
+
+
+def test_every_problem_is_listed_not_only_the_first() -> None:
+    space = spaces.Dict({"a": spaces.Text(3), "b": ACTION, "c": spaces.MultiBinary(2)})
+    assert len(observation_problems(space)) == 2
+    both = spaces.Box(np.float32([-np.inf, 1, -1]), np.float32([1, 1, 1]))
+    assert len(action_problems(both)) == 2
+
+
+def test_a_state_that_leaves_nothing_to_see_is_refused() -> None:
+    with pytest.raises(SpaceError, match="no part besides the privileged state 'state'"):
+        read_observation_space(spaces.Dict({"state": ACTION}), "state")

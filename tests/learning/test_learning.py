@@ -1,0 +1,36 @@
+"""Learning from nothing to a known result; minutes each (make slow)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offbeat
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+
+def _final_return(env: str, tmp_path: Path, **settings: Any) -> float:
+    """Mean return of the final policy over 20 evaluation episodes."""
+    quiet = {"out": str(tmp_path), "quiet": True, "threads": 1, "eval_every": 0, "eval_episodes": 20}
+    run = offbeat.train("sac", env, **quiet, **settings)
+    assert run.evaluation is not None
+    return run.evaluation.mean_return
+
+
+# A random policy's mean is about -1,200.
+@pytest.mark.parametrize("seed", range(5))
+def test_pendulum_is_swung_up_in_ten_thousand_steps(seed: int, tmp_path: Path) -> None:
+    assert _final_return("Pendulum-v1", tmp_path, total_steps=10_000, seed=seed) >= -200
+
+
+# A random policy keeps the pole up for about 6 steps.
+def test_inverted_pendulum_stays_up_for_a_thousand_steps(tmp_path: Path) -> None:
+    assert _final_return("InvertedPendulum-v5", tmp_path, total_steps=20_000) == 1_000
+
+
+def test_a_critic_that_learns_nothing_does_not_swing_up(tmp_path: Path) -> None:
+    """The learning tests can fail: with the critics' rate at zero the same run stays near a random policy's return."""
+    assert _final_return("Pendulum-v1", tmp_path, total_steps=5_000, critic_learning_rate=0.0) < -700

@@ -1,0 +1,185 @@
+"""The ring against a plain list that forgets nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.replay.shard import Shard
+from offbeat.types import Chunk, Field, Schema
+from rows import SCHEMA, Counting, columns, successor
+
+counting = st.builds(
+    Counting, st.integers(1, 5), st.integers(0, 2**32), st.sampled_from([0.4, 1.0]), st.sampled_from([0.0, 0.3])
+)
+chunk_steps = st.lists(st.integers(0, 9), max_size=12)
+
+
+def assert_equals_model(shard: Shard, model: Counting) -> None:
+    log = model.log
+    assert shard.committed == len(log)
+    assert shard.oldest == max(0, len(log) - shard.capacity)
+    assert shard.size == len(log) - shard.oldest
+    held = np.arange(shard.oldest, shard.committed)
+    expected = columns(log[shard.oldest :])
+    for name, column in expected.items():
+        np.testing.assert_array_equal(shard.column(name)[held % shard.capacity], column.astype(SCHEMA[name].dtype))
+    links = [successor(log, sequence) for sequence in held]
+    np.testing.assert_array_equal(shard.successor[held % shard.capacity], np.array(links, np.int64))
+
+
+@settings(max_examples=150, deadline=None)
+@given(counting, st.integers(1, 40), chunk_steps)
+def test_the_ring_holds_the_newest_rows_and_their_successors(model: Counting, capacity: int, steps: list[int]) -> None:
+    shard = Shard(SCHEMA, capacity)
+    for count in steps:
+        shard.write(model.chunk(count))
+        assert_equals_model(shard, model)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counting, st.integers(1, 40), chunk_steps, chunk_steps, st.integers(1, 7))
+def test_a_restored_ring_goes_on_as_the_original(
+    model: Counting, capacity: int, before: list[int], after: list[int], cut: int
+) -> None:
+    original = Shard(SCHEMA, capacity)
+    for count in before:
+        original.write(model.chunk(count))
+    starts = range(original.oldest, original.committed, cut)
+    restored = Shard(SCHEMA, capacity)
+    restored.write(Counting(2).chunk(3))  # forgotten
+    restored.restore([original.read(start, min(start + cut, original.committed)) for start in starts])
+    assert_equals_model(restored, model)
+    for count in after:
+        restored.write(model.chunk(count))
+        assert_equals_model(restored, model)
+
+
+def test_rows_that_started_late_do_not_make_older_ones_appear() -> None:
+    small, model = Shard(SCHEMA, 10), Counting(2)
+    small.write(model.chunk(50))
+    large = Shard(SCHEMA, 1000)
+    large.restore([small.read(small.oldest, small.committed)])
+    assert (large.oldest, large.committed, large.size) == (90, 100, 10)
+
+
+def test_a_buffer_given_with_rows_in_it_is_taken_over_by_a_new_writer() -> None:
+    buffer = bytearray(Shard.nbytes(SCHEMA, 16))
+    model = Counting(3, end=0.1)
+    Shard(SCHEMA, 16, buffer=buffer).write(model.chunk(9))
+    again = Shard(SCHEMA, 16, buffer=buffer)
+    assert_equals_model(again, model)
+    again.write(model.chunk(1))
+    assert_equals_model(again, model)
+
+
+def test_every_array_starts_on_a_cache_line() -> None:
+    buffer = np.zeros(Shard.nbytes(SCHEMA, 7) + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    shard = Shard(SCHEMA, 7, buffer=memoryview(buffer)[start:])
+    arrays = [shard.packed, shard.successor, *(shard.column(name) for name in ("version", "env", "episode", "step"))]
+    assert all(array.ctypes.data % 64 == 0 for array in arrays)
+
+
+def test_a_read_only_buffer_is_refused() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Shard(SCHEMA, 4, buffer=bytes(Shard.nbytes(SCHEMA, 4)))
+
+
+def test_float32_fields_are_packed_and_gathered_in_one_row() -> None:
+    shard, model = Shard(SCHEMA, 8), Counting(1)
+    shard.write(model.chunk(12))
+    rows = np.array([11, 4, 7, 7])
+    packed = shard.gather(rows)
+    assert packed.shape == (4, 3 + 2 + 1 + 1 + 1 + 3)
+    np.testing.assert_array_equal(packed[:, shard.offsets["obs"]], [model.log[row].obs for row in rows])
+    np.testing.assert_array_equal(packed[:, shard.offsets["next_obs"]], [model.log[row].next_obs for row in rows])
+    assert "env" not in shard.offsets
+    assert np.shares_memory(shard.column("reward"), shard.packed)
+
+
+def test_any_further_field_is_kept_without_the_shard_knowing_of_it() -> None:
+    extras = (
+        Field("log_prob", (), "float32"),
+        Field("grid", (2, 2), "float32"),
+        Field("expert", (), "bool"),
+        Field("obs/camera", (4, 4, 3), "uint8"),
+        Field("carry", (5,), "float64"),
+    )
+    schema = Schema(SCHEMA.fields + extras)
+    shard, model = Shard(schema, 10), Counting(2)
+    rng = np.random.default_rng(0)
+    further: dict[str, list[np.ndarray]] = {each.name: [] for each in extras}
+    for _ in range(4):
+        chunk = model.chunk(4)
+        made = {each.name: (rng.random((len(chunk), *each.shape)) * 200).astype(each.dtype) for each in extras}
+        for name, values in made.items():
+            further[name].append(values)
+        shard.write(dataclasses.replace(chunk, columns={**chunk.columns, **made}))
+    assert_equals_model(shard, model)
+    read = shard.read(shard.oldest, shard.committed)
+    for each in extras:
+        assert read.columns[each.name].dtype == each.dtype
+        np.testing.assert_array_equal(read.columns[each.name], np.concatenate(further[each.name])[-10:])
+
+
+def test_a_lost_step_is_not_linked_over() -> None:
+    shard = Shard(SCHEMA, 10)
+    chunk = Counting(1, end=0.0).chunk(5)
+    kept = np.array([0, 1, 3, 4])
+    shard.write(Chunk({name: column[kept] for name, column in chunk.columns.items()}))
+    np.testing.assert_array_equal(shard.successor[:4], [1, -1, 3, -1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reward": np.zeros((2, 1))}, r"'reward' has shape \(2, 1\)"),
+        ({"obs": np.zeros((2, 4))}, r"'obs' has shape \(2, 4\)"),
+        ({"env": np.array([0, -1])}, "env=-1"),
+        ({"env": np.array([0, 1 << 40])}, "env=1099511627776"),
+    ],
+)
+def test_a_chunk_that_does_not_fit_is_refused_and_no_spoilt_row_is_ever_held(change: dict, words: str) -> None:
+    shard, model = Shard(SCHEMA, 4), Counting(2, end=0.0)
+    shard.write(model.chunk(3))
+    wrong = Counting(2, seed=1).chunk(1)
+    with pytest.raises(ValueError, match=words):
+        shard.write(dataclasses.replace(wrong, columns={**wrong.columns, **change}))
+    for row in range(shard.oldest, shard.committed):
+        assert tuple(shard.gather(np.array([row]))[0, :3]) == model.log[row].obs
+    shard.write(model.chunk(1))
+    assert_equals_model(shard, model)
+
+
+def test_a_missing_column_is_named() -> None:
+    chunk = Counting(1).chunk(2)
+    with pytest.raises(ValueError, match="no column 'action'"):
+        Shard(SCHEMA, 4).write(Chunk({name: value for name, value in chunk.columns.items() if name != "action"}))
+
+
+def test_rows_that_are_not_held_cannot_be_read() -> None:
+    shard = Shard(SCHEMA, 4)
+    shard.write(Counting(1).chunk(6))
+    with pytest.raises(ValueError, match="holds 2 to 6"):
+        shard.read(1, 5)
+
+
+def test_chunks_that_do_not_follow_each_other_cannot_be_restored() -> None:
+    chunks = Counting(1), Shard(SCHEMA, 20)
+    chunks[1].write(chunks[0].chunk(10))
+    with pytest.raises(ValueError, match="rows 3 to 5 are missing"):
+        Shard(SCHEMA, 20).restore([chunks[1].read(0, 3), chunks[1].read(5, 10)])
+
+
+@pytest.mark.parametrize(
+    ("schema", "capacity", "words"),
+    [(SCHEMA, 0, "capacity=0"), (Schema(SCHEMA.fields[:-1]), 4, "'step'")],
+)
+def test_a_ring_that_cannot_work_is_refused(schema: Schema, capacity: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Shard(schema, capacity)

@@ -1,0 +1,40 @@
+"""Specs and batches for tests that need no environment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offbeat.types import EnvSpec, Layout, Leaf, Transitions
+
+
+def vector_spec(observation: int = 5, action: int = 2, state: int = 0, low: float = -1.0, high: float = 1.0) -> EnvSpec:
+    box = Leaf((), "box", (observation,), "float32")
+    return EnvSpec(
+        "test",
+        Layout((box,)),
+        (low,) * action,
+        (high,) * action,
+        (action,),
+        state_key="state" if state else None,
+        state_from="info" if state else None,
+        state=Layout((Leaf((), "box", (state,), "float32"),)) if state else None,
+    )
+
+
+def random_transitions(
+    rng: np.random.Generator, spec: EnvSpec, batch: int = 32, dtype: type = np.float32
+) -> Transitions:
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(dtype)
+
+    terminated = rng.random(batch) < 0.2
+    return Transitions(
+        obs=normal(batch, spec.observation_size),
+        action=np.tanh(normal(batch, spec.action_size)),
+        reward=normal(batch),
+        discount=np.where(terminated, 0.0, 0.99).astype(dtype),
+        next_obs=normal(batch, spec.observation_size),
+        state=normal(batch, spec.state_size),
+        next_state=normal(batch, spec.state_size),
+        rows=np.arange(batch),
+    )

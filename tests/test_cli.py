@@ -1,0 +1,362 @@
+"""The command: flags to settings, errors to one paragraph, exit codes, and handlers that import late."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
+from offbeat.cli import COMMANDS, main, read_train
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.flags import flag
+from offbeat.settings import build, text_of, train_settings, with_changes, write_yaml
+
+HEAVY = ("torch", "gymnasium", "rich", "tensorboard", "matplotlib", "jax")
+
+
+@dataclass
+class Calls:
+    """What the handlers called, in place of training."""
+
+    made: list[tuple[Any, ...]]
+    raising: BaseException | None = None
+    findings: tuple[Any, ...] = ()
+
+    def __call__(self, name: str, answer: Callable[[], Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            self.made.append((name, *arguments, options))
+            if self.raising is not None:
+                raise self.raising
+            return answer()
+
+        return called
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    calls = Calls([])
+    finished = SimpleNamespace(path=Path("runs/one"), status="stopped")
+    evaluated = SimpleNamespace(returns=np.array([1.0, 3.0]), lengths=np.array([10, 20]), video=Path("v.gif"))
+    fakes: dict[str, dict[str, Any]] = {
+        "offbeat.run.api": {
+            "train_config": calls("train", lambda: finished),
+            "resume": calls("resume", lambda: finished),
+            "evaluate_run": calls("evaluate", lambda: evaluated),
+        },
+        "offbeat.run.checkpoint": {"digest": calls("digest", lambda: "ab12")},
+        "offbeat.envs.check": {"check_env": calls("check", lambda: list(calls.findings))},
+    }
+    for package in ("offbeat.run", "offbeat.envs"):
+        monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
+    for name, functions in fakes.items():
+        module = types.ModuleType(name)
+        vars(module).update(functions)
+        package, _, child = name.rpartition(".")
+        monkeypatch.setitem(sys.modules, name, module)
+        setattr(sys.modules[package], child, module)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+def parsed(line: str) -> Config:
+    return read_train("sac", line.split())
+
+
+def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    """The one paragraph of an error in use; nothing else is printed and nothing is created."""
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(line.split()) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("offbeat: error: ")
+    assert output.err.count("\n") == 1
+    assert sorted(Path.cwd().rglob("*")) == before
+    return output.err
+
+
+def test_flags_become_settings() -> None:
+    config = parsed(
+        "--env Pendulum-v1 --total-steps 2e4 --hidden 64 32 --temperature fixed --temperature-value 0.1 "
+        "--env-kwargs g=9.81 render=false tiny=1e-3 word=a --logger none --layer-norm --quiet --actor-schedule m:f "
+        "--critic_hidden=8,8 --log-std-min -5 --no-normalise-rewards"
+    )
+    kwargs = {"g": 9.81, "render": False, "tiny": 1e-3, "word": "a"}
+    assert config.run == Run(env="Pendulum-v1", total_steps=20_000, env_kwargs=kwargs, logger=(), quiet=True)
+    assert config.learner == SAC(
+        hidden=(64, 32),
+        critic_hidden=(8, 8),
+        temperature=Fixed(0.1),
+        layer_norm=True,
+        actor_schedule="m:f",
+        log_std_min=-5.0,
+    )
+
+
+def flags_for(key: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag(key if value else f"no_{key}")]
+    return [flag(key), *text_of(value).split()]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_setting_is_a_flag_that_is_told_from_its_default(algorithm: str) -> None:
+    for each in train_settings(algorithm):
+        kind = flags_for(each.union, each.of[0]) if each.union else []
+        base = build(algorithm, {"env": "X"} | ({each.union: each.of[0]} if each.union else {}))
+        literals = [choice for member in (each.hint,) for choice in getattr(member, "__args__", ())]
+        for value in [*literals, "none", "3", "0.5", "10000000", "m:f", "a=1", True]:
+            line = ["--env", "X", *kind, *flags_for(each.name, value)] if each.name != "env" else ["--env", "m:f"]
+            try:
+                config = read_train(algorithm, line)
+            except UsageError:
+                continue
+            if config != base:
+                break
+        else:
+            raise AssertionError(f"no value of {flag(each.name)} changes the config")
+
+
+def test_the_order_of_flags_does_not_matter() -> None:
+    groups = [
+        "--env Pendulum-v1",
+        "--temperature fixed",
+        "--temperature-value 0.1",
+        "--hidden 64 64",
+        "--env-kwargs g=1 h=2",
+        "--quiet",
+        "--logger tensorboard",
+        "--seed 3",
+    ]
+    expected = parsed(" ".join(groups))
+    for seed in range(20):
+        random.Random(seed).shuffle(groups)
+        assert parsed(" ".join(groups)) == expected
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: A\ngamma: 0.9\nquiet: true\ntemperature: {kind: fixed, value: 0.5}\nenv_kwargs: {g: 1}\n")
+    config = parsed(f"--config {file} --gamma 0.8")
+    assert (config.run.env, config.learner.gamma, config.learner.tau) == ("A", 0.8, 0.005)
+    assert config.learner.temperature == Fixed(0.5)
+    assert not parsed(f"--no-quiet --config {file}").run.quiet
+    assert parsed(f"--config {file} --temperature fixed").learner.temperature == Fixed(0.5)
+    assert parsed(f"--config {file} --temperature learned").learner.temperature == Learned()
+    assert parsed(f"--config {file} --temperature-value 0.1").learner.temperature == Fixed(0.1)
+    assert parsed(f"--config {file} --env-kwargs h=2").run.env_kwargs == {"h": 2}
+    assert parsed(f"--config {file} --env-kwargs none").run.env_kwargs == {}
+    with pytest.raises(UsageError, match="--temperature-initial needs --temperature learned"):
+        parsed(f"--config {file} --temperature-initial 0.1")
+
+
+def test_a_flag_can_repair_what_the_file_alone_would_be_refused_for(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: A\ncapacity: 10\n")
+    assert parsed(f"--config {file} --warmup-steps 5").run.warmup_steps == 5
+
+
+def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
+    config = with_changes(build("sac", {"env": "A"}), temperature=Fixed(0.3), hidden=[8], reward_scale=1e-7)
+    (tmp_path / "config.yaml").write_text(write_yaml(config, {"offbeat": "0"}))
+    assert parsed(f"--config {tmp_path / 'config.yaml'}") == config
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", ["no command", "train, resume"]),
+        ("trian sac", ["'trian'", "did you mean train?"]),
+        ("train", ["needs an algorithm", "sac"]),
+        ("train --env X sac", ["needs an algorithm as its first word"]),
+        ("train sca --env X", ["'sca'", "did you mean sac?"]),
+        ("train sac", ["--env is missing"]),
+        ("train sac --env", ["--env needs a value"]),
+        ("train sac --env --quiet", ["--env needs a value"]),
+        ("train sac --env X --hidden --quiet", ["--hidden needs a value"]),
+        ("train sac --env X --totl-steps 5", ["--totl-steps", "did you mean --total-steps?"]),
+        ("train sac --env X --no-quit", ["--no-quit", "did you mean --no-quiet?"]),
+        ("train sac --env X --xyzzy", ["--xyzzy", "see offbeat train sac --help"]),
+        ("train sac --env X --total-steps abc", ["--total-steps='abc'", "a whole number"]),
+        ("train sac --env X --total-steps 0", ["--total-steps=0", "at least 1"]),
+        ("train sac --env X --total-steps 5 6", ["does not take '6'"]),
+        ("train sac --env X --gamma 1.5", ["--gamma=1.5", "at most 1"]),
+        ("train sac --env X --hidden 64 x", ["--hidden='64,x'", "whole number"]),
+        ("train sac --env X --activation rleu", ["--activation='rleu'", "did you mean relu?"]),
+        ("train sac --env X --logger wandb", ["--logger='wandb'", "tensorboard"]),
+        ("train sac --env X --temperature fixd", ["--temperature='fixd'", "did you mean fixed?"]),
+        ("train sac --env X --temperature-value 1", ["--temperature-value needs --temperature fixed"]),
+        ("train sac --env X --temperature fixed --temperature-initial 1", ["needs --temperature learned"]),
+        ("train sac --env X --env-kwargs g", ["--env-kwargs 'g'", "key=value"]),
+        ("train sac --env X --env-kwargs g=[1", ["'g=[1'", "not YAML"]),
+        ("train sac --env X --quiet=true", ["--quiet=true", "takes none"]),
+        ("train sac --env X --seed 1 --seed=2", ["--seed is given twice"]),
+        ("train sac --env X --layer-norm --no-layer-norm", ["--layer-norm is given twice"]),
+        ("train sac --env X -z", ["'-z'"]),
+        ("train sac X", ["does not take 'X'"]),
+        ("train sac --env X --warmup-steps 9 --capacity 5", ["warmup_steps=9", "capacity=5"]),
+        ("train sac --config nope.yaml", ["nope.yaml cannot be read"]),
+        ("train sac --config typo.yaml", ["typo.yaml", "'gama'", "did you mean gamma?"]),
+        ("train sac --config td3.yaml", ["td3.yaml", "another algorithm than sac"]),
+        ("resume", ["offbeat resume needs RUN"]),
+        ("resume nope", ["RUN='nope' is not a directory"]),
+        ("resume . extra", ["does not take 'extra'"]),
+        ("resume . --total-steps -1", ["--total-steps=-1", "at least 1"]),
+        ("resume . --env X", ["--env", "offbeat resume"]),
+        ("eval . --episodes 0", ["--episodes=0", "at least 1"]),
+        ("eval . --episods 5", ["did you mean --episodes?"]),
+        ("digest nope", ["RUN='nope'"]),
+        ("check-env", ["offbeat check-env needs ENV"]),
+        ("check-env --env-kwargs g=1 X", ["'X'", "put ENV before --env-kwargs"]),
+    ],
+)
+def test_wrong_use_is_one_paragraph_and_two(
+    line: str, words: list[str], calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("typo.yaml").write_text("gama: 0.9\n")
+    Path("td3.yaml").write_text("algorithm: td3\n")
+    error = refused(capsys, line)
+    for word in words:
+        assert word in error
+    assert calls.made == []
+
+
+def test_train_hands_over_the_config_and_ends_with_the_path(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "sac", "--env", "X", "--quiet"]) == 0
+    assert calls.made == [("train", build("sac", {"env": "X", "quiet": True}), {})]
+    assert capsys.readouterr().out.splitlines()[-1] == "run: runs/one"
+
+
+def test_resume_hands_over_totals_and_ends_with_the_path(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "best"]) == 0
+    options = {"total_steps": 100_000, "total_updates": None, "checkpoint": "best", "quiet": None}
+    assert calls.made == [("resume", tmp_path, options)]
+    assert capsys.readouterr().out == "run: runs/one\n"
+
+
+def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
+    assert calls.made == [("evaluate", tmp_path, {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True})]
+    assert capsys.readouterr().out == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nvideo: v.gif\n"
+
+
+def test_digest_prints_the_digest_only(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["digest", str(tmp_path), "--checkpoint", "best"]) == 0
+    assert calls.made == [("digest", tmp_path, "best", {})]
+    assert capsys.readouterr().out == "ab12\n"
+
+
+def test_check_env_says_what_is_wrong_and_fails_on_errors_only(
+    calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-env", "X", "--steps", "7", "--env-kwargs", "g=1"]) == 0
+    assert "nothing wrong found in 7 steps" in capsys.readouterr().out
+    [(_, env, options)] = calls.made
+    assert (env, options["env_kwargs"], options["steps"], options["seed"]) == ("X", {"g": 1}, 7, 0)
+    warning = SimpleNamespace(severity="warning", what="no limit", remedy="set --max-episode-steps")
+    calls.findings = (warning,)
+    assert main(["check-env", "X"]) == 0
+    assert capsys.readouterr().out == "warning: no limit; set --max-episode-steps\n"
+    calls.findings = (warning, SimpleNamespace(severity="error", what="NaN in step 3", remedy=""))
+    assert main(["check-env", "X"]) == 1
+    assert capsys.readouterr().out.endswith("error: NaN in step 3\n")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        (CheckpointError("broken\n\n  in two lines"), 1, ["broken in two lines"]),
+        (UsageError("capacity=1 is wrong"), 2, ["capacity=1 is wrong"]),
+        (ZeroDivisionError("by zero"), 1, ["ZeroDivisionError: by zero", "--debug"]),
+        (KeyboardInterrupt(), 1, ["interrupted"]),
+    ],
+)
+def test_a_failure_is_one_paragraph_and_a_traceback_only_with_debug(
+    raised: BaseException, code: int, words: list[str], calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls.raising = raised
+    assert main(["train", "sac", "--env", "X"]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("offbeat: error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+    for line in (["--debug", "train", "sac", "--env", "X"], ["train", "sac", "--debug", "--env", "X"]):
+        assert main(line) == code
+        error = capsys.readouterr().err
+        assert "Traceback" in error
+        assert error.splitlines()[-1].startswith("offbeat: error: ")
+
+
+def test_help_lists_the_commands_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name in ("train ALGO", *COMMANDS):
+        assert name in text
+    assert main(["train", "--help"]) == 0
+    assert "sac" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "offbeat 0.1.0\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_its_word_and_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"offbeat {name}" in text
+    assert COMMANDS[name].word in text
+    assert "--debug" in text
+
+
+def test_help_of_train_shows_ranges_kinds_and_the_defaults_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("gamma: 0.875\nhidden: [17, 19]\n")
+    for line in (["train", "sac", "--help"], ["train", "sac", "--env", "--config", str(file), "-h"]):
+        assert main(line) == 0
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        for each in train_settings("sac"):
+            assert f"{flag(each.name)} " in text.replace(",", " ")
+        assert "Must be at least 0, at most 1." in text
+        assert "Only with --temperature fixed." in text
+        assert ("(default: 0.875)" in text, "(default: 17 19)" in text) == (("-h" in line),) * 2
+
+
+def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", "--help"]) == 0
+    assert "not an addition" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "train sac --help", "train sac --env X --gama 1", "train sac --env X --gamma 7", "resume nope"],
+)
+def test_help_and_wrong_use_import_nothing_heavy(line: str) -> None:
+    script = (
+        "import sys, offbeat, offbeat.cli\n"
+        f"code = offbeat.cli.main({line.split()!r})\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])\n"
+        "sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == (0 if "help" in line else 2), result.stderr
+    assert result.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_the_module_is_the_command() -> None:
+    result = subprocess.run([sys.executable, "-m", "offbeat", "trian"], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "did you mean train?" in result.stderr

@@ -1,0 +1,70 @@
+"""The examples and README's commands run as they stand, with fewer steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def run(arguments: list[str], directory: Path, expected: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done
+
+
+def example(name: str, directory: Path, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
+    return run([str(ROOT / "examples" / name), *arguments], directory, expected)
+
+
+def test_the_demo_shows_its_pictures_and_fails_when_too_little_was_learned(tmp_path: Path) -> None:
+    done = example("demo.py", tmp_path, "--steps", "250", expected=1)
+    path = tmp_path / re.findall(r"^run: (.+)$", done.stdout, re.MULTILINE)[-1]
+    assert re.search(r"random policy +-\d{3,4}\.\d ", done.stdout)
+    assert re.search(r"trained policy +-\d{3,4}\.\d ", done.stdout)
+    assert "not solved" in done.stderr
+    assert (path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (path / "videos" / "demo.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_an_environment_of_ones_own_is_trained_on(tmp_path: Path) -> None:
+    done = example("own_environment.py", tmp_path, "--steps", "400")
+    assert re.search(r"mean return -\d+\.\d\d, mean length \d+", done.stdout)
+
+
+def test_a_loop_of_ones_own_saves_and_loads(tmp_path: Path) -> None:
+    done = example("own_loop.py", tmp_path, "--steps", "420")
+    assert "episode 2: -" in done.stdout
+    assert "it acts the same" in done.stdout
+
+
+def test_networks_of_ones_own_are_trained_and_act(tmp_path: Path) -> None:
+    done = example("own_networks.py", tmp_path, "--steps", "200")
+    assert "action for a hanging pendulum: [" in done.stdout
+
+
+def test_readme_commands_work_and_their_policy_acts_without_torch(tmp_path: Path) -> None:
+    block = next(block for block in re.findall(r"```\n(.+?)```", README, re.DOTALL) if "offbeat train" in block)
+    fewer = block.replace("10000", "300").replace("20000", "350").replace("--episodes 20", "--episodes 2")
+    outputs = [run(["-m", *shlex.split(command)], tmp_path).stdout for command in fewer.splitlines()]
+    assert len(outputs) == 4
+    assert outputs[0].splitlines()[-1] == outputs[2].splitlines()[-1] == "run: runs/first"
+    assert "over 2 episodes" in outputs[1]
+    assert any((tmp_path / "runs" / "first" / "videos").iterdir())
+    done = example("act_without_learner.py", tmp_path, "runs/first")
+    assert "heavy libraries loaded: none" in done.stdout
+
+
+def test_readme_python_works(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    fewer = code.replace("total_steps=10_000", "total_steps=300, random_steps=200, warmup_steps=200, quiet=True")
+    done = run(["-c", fewer + "\nprint('action', action)"], tmp_path)
+    assert re.search(r"^runs/\S+ -\d+\.\d+\naction \[", done.stdout)

@@ -1,0 +1,336 @@
+"""Settings: every key, from everywhere, checked in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from offbeat import settings
+from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run, setting
+from offbeat.coercion import lost
+from offbeat.errors import UsageError
+from offbeat.settings import build, flatten, read_yaml, train_settings, with_changes, write_yaml
+
+VERSIONS = {"offbeat": "0.1.0", "python": "3.11"}
+
+
+def shape_reward(reward: float, step: int, total_steps: int) -> float:
+    return reward * step / total_steps
+
+
+def every_setting() -> list[Any]:
+    return [
+        pytest.param(algorithm, each, id=f"{algorithm}-{each.name}")
+        for algorithm in ALGORITHMS
+        for each in train_settings(algorithm)
+    ]
+
+
+def changed(algorithm: str, each: settings.Setting) -> Config:
+    """A config in which this setting, and nothing but the kind that it needs, is not the default."""
+    kind = {each.union: each.of[0]} if each.union else {}
+    literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
+    candidates = [True, 3, 0.5, -1, 10**7, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
+    for value in [*literals, *candidates]:
+        try:
+            config = build(algorithm, {**kind, each.name: value})
+        except UsageError:
+            continue
+        if config != build(algorithm, kind):
+            return config
+    raise AssertionError(f"no value found for {each.name} that differs from its default")
+
+
+def test_the_defaults_are_those_of_the_dataclasses() -> None:
+    assert build("sac", {}) == Config("sac", Run(), SAC())
+
+
+def test_flat_keys_reach_the_run_and_the_algorithm() -> None:
+    config = build("sac", {"env": "Pendulum-v1", "total_steps": 20_000, "batch_size": 64, "hidden": [32, 16]})
+    assert config == Config("sac", Run(env="Pendulum-v1", total_steps=20_000), SAC(batch_size=64, hidden=(32, 16)))
+
+
+@pytest.mark.parametrize(
+    "temperature",
+    [
+        {"temperature": Fixed(0.1)},
+        {"temperature": {"kind": "fixed", "value": 0.1}},
+        {"temperature": "fixed", "temperature_value": 0.1},
+        {"temperature_value": "1e-1", "temperature": "fixed"},
+    ],
+)
+def test_a_union_can_be_an_instance_a_mapping_or_flat_keys(temperature: dict[str, Any]) -> None:
+    assert build("sac", temperature).learner.temperature == Fixed(0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("gamma", "9e-1", 0.9),
+        ("gamma", 1, 1.0),
+        ("total_steps", "1e6", 1_000_000),
+        ("total_steps", 1e6, 1_000_000),
+        ("total_steps", "20_000", 20_000),
+        ("total_steps", np.int64(7), 7),
+        ("total_steps", 2**62 + 1, 2**62 + 1),
+        ("tau", np.float32(0.5), 0.5),
+        ("hidden", "64,32", (64, 32)),
+        ("hidden", "none", ()),
+        ("critic_hidden", "None", None),
+        ("critic_hidden", [8], (8,)),
+        ("max_grad_norm", "none", None),
+        ("logger", "tensorboard", ("tensorboard",)),
+        ("logger", "none", ()),
+        ("out", Path("a") / "b", "a/b"),
+        ("env_kwargs", {"range": (0.2, np.float64(1.0)), "mask": np.arange(2)}, {"range": [0.2, 1.0], "mask": [0, 1]}),
+    ],
+)
+def test_what_yaml_numpy_and_flags_give_becomes_the_type(key: str, value: Any, expected: Any) -> None:
+    config = build("sac", {key: value})
+    found = getattr(config.run, key, None) if hasattr(config.run, key) else getattr(config.learner, key)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"batchsize": 1}, ["'batchsize'", "did you mean batch_size?"]),
+        ({"total-steps": 1}, ["'total-steps'", "did you mean total_steps?"]),
+        ({"xyzzy": 1}, ["'xyzzy'", "there is env, env_kwargs"]),
+        ({3: 1}, ["3"]),
+        ({"total_steps": "abc"}, ["total_steps='abc'", "a whole number"]),
+        ({"total_steps": 1.5}, ["total_steps=1.5", "a whole number"]),
+        ({"total_steps": True}, ["total_steps=True", "a whole number"]),
+        ({"total_steps": 10**5000}, ["total_steps", "too long to show"]),
+        ({"gamma": None}, ["gamma=None", "a number"]),
+        ({"gamma": math.nan}, ["gamma=nan", "finite"]),
+        ({"log_std_min": -math.inf}, ["log_std_min=-inf", "finite"]),
+        ({"gamma": 2}, ["gamma=2.0", "at most 1"]),
+        ({"hidden": [64, 0]}, ["hidden=(64, 0)", "at least 1"]),
+        ({"hidden": 64}, ["hidden=64", "a list, each a whole number"]),
+        ({"quiet": "yes"}, ["quiet='yes'", "true or false"]),
+        ({"activation": "rleu"}, ["activation='rleu'", "one of relu, tanh", "did you mean relu?"]),
+        ({"logger": ["wandb"]}, ["logger=['wandb']", "tensorboard"]),
+        ({"env": 7}, ["env=7", "text"]),
+        ({"env_kwargs": {1: 2}}, ["env_kwargs={1: 2}", "mapping"]),
+        ({"actor": 5}, ["actor=5", "module:callable", "none"]),
+        ({"temperature": "auto"}, ["temperature='auto'", "learned, fixed"]),
+        ({"temperature": {"kind": "fixd"}}, ["temperature='fixd'", "did you mean fixed?"]),
+        ({"temperature": {"kind": "fixed", "valu": 1}}, ["temperature", "'valu'", "did you mean value?"]),
+        ({"temperature": {"kind": "fixed", "value": -1}}, ["temperature_value=-1.0", "at least 0"]),
+        ({"temperature": 0.2}, ["temperature=0.2", "learned, fixed"]),
+        ({"temperature": None}, ["temperature='none'", "learned, fixed"]),
+        ({"temperature_value": 0.1}, ["temperature_value needs temperature fixed", "temperature is learned"]),
+        ({"temperature": {"kind": "fixed", "initial": 1}}, ["temperature_initial needs temperature learned"]),
+        ({"warmup_steps": 10, "capacity": 5}, ["warmup_steps=10", "capacity=5"]),
+        ({"actor_schedule": "linaer"}, ["actor_schedule='linaer'"]),
+        ({"algorithm": "td3"}, ["algorithm='td3'", "sac"]),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused_by_name(mapping: dict[Any, Any], words: list[str]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        build("sac", mapping)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["sca", "SAC", 3, None, ["sac"]])
+def test_an_unknown_algorithm_is_refused_with_the_list(name: Any) -> None:
+    with pytest.raises(UsageError, match=r"there is no algorithm .*there is sac"):
+        build(name, {})
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@hypothesis_settings(max_examples=500, deadline=None)
+@given(key=st.sampled_from([each.name for each in train_settings("sac")]), value=anything)
+def test_any_value_is_taken_or_refused_with_its_key_named(key: str, value: Any) -> None:
+    refusal = ""
+    try:
+        flat = flatten(config := build("sac", {key: value}))
+    except UsageError as error:
+        refusal = str(error)
+    if refusal:
+        assert key in refusal
+    else:
+        assert lost(list(flat.values())) or build("sac", flat) == config
+
+
+@given(key=st.text() | st.integers() | st.none() | st.tuples(st.integers()), value=anything)
+def test_any_unknown_key_is_refused_with_its_name(key: Any, value: Any) -> None:
+    if key in {each.name for each in train_settings("sac")}:
+        return
+    with pytest.raises(UsageError) as refusal:
+        build("sac", {key: value})
+    assert settings.shown(key) in str(refusal.value)
+
+
+@pytest.mark.parametrize(("algorithm", "each"), every_setting())
+def test_every_setting_has_help_and_survives_flatten_and_yaml(
+    algorithm: str, each: settings.Setting, tmp_path: Path
+) -> None:
+    assert each.help.endswith(".")
+    config = changed(algorithm, each)
+    flat = flatten(config)
+    assert build(algorithm, flat) == config
+    assert build(algorithm, json.loads(json.dumps(flat))) == config
+    file = tmp_path / "config.yaml"
+    file.write_text(write_yaml(config, VERSIONS))
+    assert build(algorithm, read_yaml(file)) == config
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_two_settings_share_a_flat_key(algorithm: str) -> None:
+    names = [each.name for each in train_settings(algorithm)]
+    assert len(names) == len(set(names))
+    assert not {"algorithm", "versions", "config", "debug"} & set(names)
+
+
+def test_a_nameable_callable_becomes_its_name() -> None:
+    config = build("sac", {"reward_shaping": shape_reward})
+    assert config.run.reward_shaping == f"{__name__}:shape_reward"
+    assert (
+        flatten(Config("sac", Run(reward_shaping=shape_reward), SAC()))["reward_shaping"] == config.run.reward_shaping
+    )
+
+
+def test_a_callable_without_a_name_has_to_be_given_again() -> None:
+    halve = lambda reward, step, total_steps: reward / 2  # noqa: E731
+    config = build("sac", {"reward_shaping": halve, "env_kwargs": {"rule": halve}})
+    assert config.run.reward_shaping is halve
+    flat = flatten(config)
+    assert "lambda" in flat["reward_shaping"]["callable"]
+    for key in ("reward_shaping", "env_kwargs"):
+        with pytest.raises(UsageError, match=f"{key} was <function .* give it again"):
+            build("sac", {key: flat[key]})
+    assert build("sac", {**flat, "reward_shaping": halve, "env_kwargs": {"rule": halve}}) == config
+
+
+def test_changes_keep_the_rest() -> None:
+    config = build("sac", {"temperature": Learned(0.3, -2.0), "gamma": 0.9, "env": "A"})
+    assert with_changes(config) == config
+    assert with_changes(config, total_steps=5).run == dataclasses.replace(config.run, total_steps=5)
+    assert with_changes(config, temperature_initial=0.4).learner.temperature == Learned(0.4, -2.0)
+    assert with_changes(config, temperature="fixed").learner.temperature == Fixed()
+    assert with_changes(config, temperature=Fixed(0.7)).learner.temperature == Fixed(0.7)
+    with pytest.raises(UsageError, match="did you mean gamma"):
+        with_changes(config, gama=0.5)
+
+
+def test_a_change_of_a_default_dict_stays_in_its_own_config() -> None:
+    one, other = Run(), Run()
+    assert isinstance(one.env_kwargs, dict)
+    one.env_kwargs["g"] = 1
+    assert other.env_kwargs == {}
+
+
+def test_a_file_reads_as_algorithm_versions_and_settings_in_order() -> None:
+    text = write_yaml(build("sac", {"env": "Pendulum-v1", "temperature": Fixed(1e-5)}), VERSIONS)
+    keys = [each.name for each in train_settings("sac") if not each.union]
+    assert list(yaml.safe_load(text)) == ["algorithm", "versions", *keys]
+    assert "temperature: {kind: fixed, value: 1.0e-05}" in text
+    assert "# Soft actor-critic" in text
+
+
+def test_numbers_without_a_dot_are_numbers_in_files_and_texts_stay_texts(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("actor_learning_rate: 1e-3\ntotal_steps: 1e4\nenv_kwargs: {g: 2e0, text: '1e-3', on: yes}\n")
+    mapping = read_yaml(file)
+    assert mapping["env_kwargs"] == {"g": 2.0, "text": "1e-3", True: True}
+    mapping["env_kwargs"].pop(True)
+    config = build("sac", mapping)
+    assert (config.learner.actor_learning_rate, config.run.total_steps) == (1e-3, 10_000)
+    file.write_text(write_yaml(config, {}))
+    assert build("sac", read_yaml(file)) == config
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a: [1\nb: 2\n", ["line 2", "is not YAML"]),
+        (b"- 1\n- 2\n", ["holds a list", "key: value"]),
+        (b"just words\n", ["holds a str"]),
+        (b"\xff\xfe\x00", ["UTF-8"]),
+        (b"a: !!python/object:os.system {}\n", ["line 1", "is not YAML"]),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused_by_name(content: bytes, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as refusal:
+        read_yaml(file)
+    for word in ["bad.yaml", *words]:
+        assert word in str(refusal.value)
+
+
+def test_a_missing_file_is_refused_and_an_empty_one_holds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nope\.yaml cannot be read: No such file"):
+        read_yaml(tmp_path / "nope.yaml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_yaml(tmp_path)
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert read_yaml(tmp_path / "empty.yaml") == {}
+
+
+@dataclass(frozen=True)
+class White:
+    deviation: float = setting(0.1, "Deviation.", above=0)
+
+
+@dataclass(frozen=True)
+class OrnsteinUhlenbeck:
+    deviation: float = setting(0.1, "Deviation.", above=0)
+    pull: float = setting(0.15, "Pull.")
+
+
+@dataclass(frozen=True)
+class Later:
+    """An algorithm that does not exist yet."""
+
+    noise: White | OrnsteinUhlenbeck | None = setting(White(0.3), "Noise.")
+    kernels: tuple[Literal["a", "b"], ...] = setting(("a",), "Kernels.")
+    table: Mapping[str, Any] = setting({}, "Table.")
+    fast: bool | None = setting(None, "Fast.")
+
+
+def test_a_new_algorithm_needs_no_change_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "later", Later)
+    names = {each.name: each for each in train_settings("later")}
+    assert names["noise_deviation"].of == ("white", "ornstein_uhlenbeck")
+    assert names["noise_deviation"].default == 0.3
+    assert build("later", {}) == Config("later", Run(), Later())  # type: ignore[arg-type]
+    cases: list[tuple[dict[str, Any], Any]] = [
+        ({"noise_deviation": 0.2}, White(0.2)),
+        ({"noise": "ornstein_uhlenbeck"}, OrnsteinUhlenbeck()),
+        ({"noise": None}, None),
+    ]
+    for changes, noise in cases:
+        assert build("later", changes).learner == Later(noise)
+    for noise in (White(0.5), OrnsteinUhlenbeck(0.5, 0.6), None):
+        config = build("later", {"noise": noise, "kernels": ["b"], "fast": True})
+        assert build("later", flatten(config)) == config
+    with pytest.raises(UsageError, match="noise_pull needs noise ornstein_uhlenbeck"):
+        build("later", {"noise_pull": 0.1})
+
+
+def test_the_page_of_settings_is_current() -> None:
+    page = Path(__file__).parents[1] / "docs" / "settings.md"
+    assert page.read_text() == settings.markdown(), "run python -m offbeat.settings --markdown > docs/settings.md"
