@@ -14,6 +14,7 @@ from torch import nn
 from offbeat.algorithms.configs import SAC, Fixed, Learned
 from offbeat.algorithms.torch import sac
 from offbeat.algorithms.torch.optimise import Adam, apply
+from offbeat.algorithms.torch.squashed import squash
 from offbeat.errors import SpaceError, UsageError
 from offbeat.learn.torch import Learner
 from offbeat.types import EnvSpec, Layout, Leaf, Transitions
@@ -79,10 +80,10 @@ def test_targets_take_the_minimum_over_critics() -> None:
     state = learner.state
     with torch.no_grad():
         next_obs = torch.from_numpy(batch.next_obs)
-        action, _ = sac.sample(learner.config, state.actor.module, next_obs, torch.from_numpy(noise[1]))
-        next_q = torch.stack([state.target(next_obs, torch.zeros(32, 0), action)[e] for e in range(3)]).amin(0)
+        action, _, _ = sac.sample(learner.config, state.actor, next_obs, torch.from_numpy(noise[1]))
+        next_q = state.target.module(next_obs, torch.zeros(32, 0), action).amin(0)
         target = torch.from_numpy(batch.reward) + torch.from_numpy(batch.discount) * next_q
-        q = state.critic(torch.from_numpy(batch.obs), torch.zeros(32, 0), torch.from_numpy(batch.action))
+        q = state.critic.module(torch.from_numpy(batch.obs), torch.zeros(32, 0), torch.from_numpy(batch.action))
         loss = sum(0.5 * ((q[e] - target) ** 2).mean() for e in range(3))
     learner.update(batch, noise)
     assert learner.drain()["critic_loss"] == pytest.approx(float(loss), rel=1e-12)
@@ -262,13 +263,9 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 def test_log_probability_is_exact_for_actions_near_the_bounds() -> None:
     """Against the density of tanh(u) in extended precision; a naive log(1 - a^2) is infinite here."""
-
-    class Steep(nn.Module):
-        def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.full((len(obs), 1), 12.0, dtype=torch.float64), torch.zeros(len(obs), 1, dtype=torch.float64)
-
     noise = torch.tensor([[0.5]], dtype=torch.float64)
-    _, log_prob = sac.sample(SAC(), Steep(), torch.zeros(1, 1), noise)
+    out = torch.tensor([[12.0, 0.0]], dtype=torch.float64)  # mean and log standard deviation
+    _, log_prob, _ = squash(out, noise, (-20.0, 2.0))
     u = 12.5
     exact = -0.125 - 0.5 * math.log(2 * math.pi) - (math.log(4.0) - 2 * u - 2 * math.log1p(math.exp(-2 * u)))
     assert float(log_prob) == pytest.approx(exact, rel=1e-12)

@@ -51,8 +51,8 @@ def test_policy_equals_the_learners_forward_pass(backend: str, layer_norm: bool,
     noise = rng.standard_normal((50, 6)).astype(np.float32)
     with torch.no_grad():
         inputs = learner._normalise("obs", obs), torch.from_numpy(noise)
-        expected = sac.sample(learner.config, learner.state.actor.module, *inputs)[0].numpy()
-        mean = sac.sample(learner.config, learner.state.actor.module, inputs[0], torch.zeros(50, 6))[0].numpy()
+        expected = sac.sample(learner.config, learner.state.actor, *inputs)[0].numpy()
+        mean = sac.sample(learner.config, learner.state.actor, inputs[0], torch.zeros(50, 6))[0].numpy()
     acted, _, _ = policy.act(obs, policy.initial_carry(50), _FixedNoise(noise))
     np.testing.assert_allclose(acted, expected, rtol=0, atol=1e-6)
     deterministic, _, _ = policy.act(obs, policy.initial_carry(50), None)

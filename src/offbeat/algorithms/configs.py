@@ -172,6 +172,9 @@ class SAC:
     max_grad_norm: float | None = setting(None, "Limit of each network's gradient norm.", above=0)
     log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation.")
     log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation.")
+    gradients: Literal["auto", "autograd"] = setting(
+        "auto", "auto is explicit gradients where there are some (plain MLPs on a CPU), autograd elsewhere."
+    )
     normalise_observations: bool = setting(False, "Scale observations by running mean and deviation.")
     observation_clip: float = setting(10.0, "Normalised observations are clipped here.", above=0)
     reward_scale: float = setting(1.0, "Factor on every reward that the critic sees.", above=0)

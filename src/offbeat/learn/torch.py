@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import Algorithm
-from offbeat.algorithms.torch.optimise import Adam, Network
+from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.optimise import Adam
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.statistics import ReturnScale, RunningMoments
 from offbeat.references import resolve
@@ -118,6 +119,7 @@ class Learner:
         mean, scale = self._scales[name]
         return ((tensor - mean) * scale).clamp(-self.config.observation_clip, self.config.observation_clip)
 
+    @torch.no_grad()
     def update(self, batch: Transitions, noise: Array) -> None:
         """One update; `noise` holds standard normal draws of `noise_shape`. Metrics add up until `drain`."""
         scale = self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)

@@ -79,7 +79,8 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             Layer(pair, members, layer_norm and index < last, rng) for index, pair in enumerate(pairs)
         )
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.activation_name = ACTIVATIONS[activation], activation
+        self.layer_norm, self.members = layer_norm, members
 
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers
@@ -120,6 +121,35 @@ class OwnCritics(nn.Module):
                     f"your critic gave {tuple(value.shape)} for a batch of {len(obs)}; return one value per row"
                 )
         return torch.stack([value.reshape(len(obs)) for value in values])
+
+
+class OwnActor(nn.Module):
+    """A user's actor that maps observations to mean and log standard deviation: -> (B, 2A), side by side."""
+
+    def __init__(self, own: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out = self.own(obs)
+        return torch.cat(out, -1) if isinstance(out, tuple) else out
+
+
+class OwnSampler(nn.Module):
+    """A user's actor with its own `sample(obs, noise)`: -> (B, A + 1), action and log-probability side by side."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        action, log_prob = self.own.sample(obs, noise)
+        return torch.cat((action, log_prob.reshape(-1, 1)), 1)
+
+
+def own_name(name: str) -> str:
+    """A parameter of a user's own actor, as the user named it."""
+    return name.removeprefix("own.")
 
 
 def short_name(name: str) -> str:

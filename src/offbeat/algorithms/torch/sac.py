@@ -7,18 +7,18 @@ policy's entropy is near its target. Both halves use the actor and the temperatu
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from offbeat.algorithms.configs import SAC, Learned
-from offbeat.algorithms.torch.networks import MLP, Critics, OwnCritics, short_name
-from offbeat.algorithms.torch.optimise import Adam, Network, apply, gradient_of
+from offbeat.algorithms.torch.differentiate import Network, Tape
+from offbeat.algorithms.torch.networks import MLP, Critics, OwnActor, OwnCritics, OwnSampler, own_name, short_name
+from offbeat.algorithms.torch.optimise import Adam, apply
+from offbeat.algorithms.torch.squashed import squash, squash_gradient
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import name_of, resolve
 from offbeat.types import EnvSpec
@@ -62,24 +62,23 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
             f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but SAC's networks take vectors "
             "(there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or leave it out"
         )
+    explicit = config.gradients == "auto" and device.type == "cpu"
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**62)))
         actor_module, critic_module = _actor(config, spec, rng), _critics(config, spec, rng)
-    actor = Network(actor_module.to(device, dtype), short_name if config.actor is None else str)
-    critic = Network(critic_module.to(device, dtype), short_name if config.critic is None else str)
+    actor = Network(actor_module.to(device, dtype), short_name if config.actor is None else own_name, explicit)
+    critic = Network(critic_module.to(device, dtype), short_name if config.critic is None else str, explicit)
     _check_shapes(config, spec, actor, critic)
-    target = critic.copy()
-    target.module.requires_grad_(False)
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
     log_temperature = torch.tensor([temperature], device=device, dtype=dtype).log()
     adams = Adam(actor.flat), Adam(critic.flat), Adam(log_temperature)
-    return State(actor, critic, target, log_temperature, *adams)
+    return State(actor, critic, critic.copy(), log_temperature, *adams)
 
 
 def _actor(config: SAC, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     if config.actor is not None:
-        module: nn.Module = resolve(config.actor, "actor")(spec)
-        return module
+        module = resolve(config.actor, "actor")(spec)
+        return OwnSampler(module) if hasattr(module, "sample") else OwnActor(module)
     sizes = (spec.observation_size, *config.hidden, 2 * spec.action_size)
     return MLP(sizes, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
 
@@ -92,24 +91,17 @@ def _critics(config: SAC, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     return Critics(spec, config.critics, hidden, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
 
 
-@torch.no_grad()
 def _check_shapes(config: SAC, spec: EnvSpec, actor: Network, critic: Network) -> None:
     """Two rows of zeros through both networks, so that a user's own modules fail here and in words."""
     obs, state, noise = (actor.flat.new_zeros(2, n) for n in (spec.observation_size, spec.state_size, spec.action_size))
-    wanted = [noise.shape, noise.shape]
-    module: Any = actor.module
-    if hasattr(module, "sample"):
-        given, wanted[1] = module.sample(obs, noise), noise.shape[:1]
-    else:
-        given = mean_and_log_std(module(obs))
-    if [part.shape for part in given] != wanted:
+    sampler, size = isinstance(actor.module, OwnSampler), spec.action_size
+    out = actor(obs, noise) if sampler else actor(obs)
+    if out.shape != (2, size + 1 if sampler else 2 * size):
         raise UsageError(
-            f"your actor gave {' and '.join(str(tuple(part.shape)) for part in given)} for 2 rows, not "
-            f"{' and '.join(str(tuple(shape)) for shape in wanted)}: return (mean, log_std), each (batch, action "
-            "size), or have a method sample(obs, noise) that returns (action, log_prob)"
+            f"your actor gave {out.shape[1:].numel()} numbers per row: return (mean, log_std), each (batch, {size}), "
+            f"or have a method sample(obs, noise) that returns an action (batch, {size}) and its log_prob (batch,)"
         )
-    action, _ = sample(config, actor.module, obs, noise)
-    critic(obs, state, action)
+    critic(obs, state, noise)
 
 
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
@@ -117,26 +109,24 @@ def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
     return (2, config.batch_size, spec.action_size)
 
 
-def sample(config: SAC, actor: Any, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions (B, A) in [-1, 1] and their log-probability (B,), from standard normal noise (B, A).
-
-    log(1 - tanh(u)^2) is written 2 (log 2 - u - softplus(-2u)), which is exact for large |u|.
-    """
-    if hasattr(actor, "sample"):
-        action, log_prob = actor.sample(obs, noise)
-        return action, log_prob
-    mean, log_std = mean_and_log_std(actor(obs))
-    log_std = log_std.clamp(config.log_std_min, config.log_std_max)
-    u = mean + log_std.exp() * noise
-    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    squashing = 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
-    return torch.tanh(u), (gaussian - squashing).sum(-1)
+def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tape]:
+    """Actions (B, A) in [-1, 1], their log-probability (B,), and the tape for `actor_gradient`."""
+    if isinstance(actor.module, OwnSampler):
+        out, tape = actor.forward(obs, noise)
+        return out[:, :-1], out[:, -1], (tape, None)
+    out, tape = actor.forward(obs)
+    action, log_prob, saved = squash(out, noise, (config.log_std_min, config.log_std_max))
+    return action, log_prob, (tape, saved)
 
 
-def mean_and_log_std(out: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """An actor's output, a pair or one tensor (B, 2A), as two tensors (B, A)."""
-    mean, log_std = out if isinstance(out, tuple) else out.chunk(2, -1)
-    return mean, log_std
+def actor_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d_log_prob: Tensor) -> None:
+    """Carries gradients at the first rows' actions (B, A) and log-probabilities (1,) back to the actor's parameters."""
+    to_actor, saved = tape
+    if saved is None:
+        d_out = torch.cat((d_action, d_log_prob.expand(len(d_action), 1)), 1)
+    else:
+        d_out = squash_gradient(saved, d_action, d_log_prob, (config.log_std_min, config.log_std_max))
+    actor.backward(to_actor, d_out)
 
 
 def update_critic(
@@ -148,29 +138,42 @@ def update_critic(
     temperature: Tensor,
     rate: float,
 ) -> dict[str, Tensor]:
-    with torch.no_grad():
-        next_q = state.target(batch.next_obs, batch.next_state, next_action).min(0).values
-        target = batch.reward + batch.discount * (next_q - temperature * next_log_prob)
-    q = state.critic(batch.obs, batch.state, batch.action)
-    loss = 0.5 * (q - target).square().mean(1).sum()
-    apply(state.critic.flat, gradient_of(loss, state.critic.parameters), state.critic_adam, rate, config.max_grad_norm)
-    return {"critic_loss": loss.detach(), "q": q.detach().mean()}
+    """One step on  1/2 sum_e mean (Q_e - target)^2,  whose gradient at Q_e is (Q_e - target) / B."""
+    next_q = state.target(batch.next_obs, batch.next_state, next_action).amin(0)
+    target = batch.reward + batch.discount * (next_q - temperature * next_log_prob)
+    q, tape = state.critic.forward(batch.obs, batch.state, batch.action)
+    error = q - target
+    state.critic.backward(tape, error / len(target))
+    metrics = {"critic_loss": 0.5 * error.square().mean(1).sum(), "q": q.mean()}
+    apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
+    return metrics
 
 
 def update_actor(
-    state: State, config: SAC, batch: Batch, action: Tensor, log_prob: Tensor, temperature: Tensor, rate: float
+    state: State,
+    config: SAC,
+    batch: Batch,
+    action: Tensor,
+    log_prob: Tensor,
+    tape: Tape,
+    temperature: Tensor,
+    rate: float,
 ) -> dict[str, Tensor]:
-    q = state.critic(batch.obs, batch.state, action).min(0).values
-    loss = (temperature * log_prob - q).mean()
-    apply(state.actor.flat, gradient_of(loss, state.actor.parameters), state.actor_adam, rate, config.max_grad_norm)
-    return {"actor_loss": loss.detach(), "entropy": -log_prob.detach().mean()}
+    """One step on  mean (temperature * log pi - min_e Q_e);  only the least Q of each row has a gradient, -1 / B."""
+    count = len(action)
+    q, critic_tape = state.critic.forward(batch.obs, batch.state, action)
+    least, which = q.min(0)
+    d_q = torch.zeros_like(q).scatter_(0, which.unsqueeze(0), -1.0 / count)
+    d_action = state.critic.backward_to(2, critic_tape, d_q)
+    actor_gradient(config, state.actor, tape, d_action, temperature / count)
+    metrics = {"actor_loss": (temperature * log_prob - least).mean(), "entropy": -log_prob.mean()}
+    apply(state.actor.flat, state.actor.gradient, state.actor_adam, rate, config.max_grad_norm)
+    return metrics
 
 
-def update_temperature(
-    state: State, config: SAC, target_entropy: float, log_prob: Tensor, rate: float
-) -> dict[str, Tensor]:
-    """The loss is -log_temperature * (log_prob + target_entropy), so its gradient needs no graph."""
-    gradient = -(log_prob.detach() + target_entropy).mean().view(1)
+def update_temperature(state: State, target_entropy: float, log_prob: Tensor, rate: float) -> dict[str, Tensor]:
+    """One step on  -log_temperature * mean (log pi + target_entropy)."""
+    gradient = -(log_prob + target_entropy).mean().view(1)
     apply(state.log_temperature, gradient, state.temperature_adam, rate)
     return {"temperature": state.log_temperature.exp().squeeze()}
 
@@ -179,26 +182,23 @@ def update(
     state: State, config: SAC, spec: EnvSpec, batch: Batch, noise: Tensor, rates: dict[str, float]
 ) -> dict[str, Tensor]:
     """One update of everything that is due. noise (2, B, A): for s and for s'. Metrics stay tensors."""
-    temperature = state.log_temperature.exp()
+    temperature, count = state.log_temperature.exp(), len(batch.obs)
     actor_due = state.updates % config.actor_every == 0
     if actor_due:
         # One pass over s and s': the actor does not change in between.
-        actions, log_probs = sample(
-            config, state.actor.module, torch.cat((batch.obs, batch.next_obs)), noise.flatten(0, 1)
-        )
-        (action, next_action), (log_prob, next_log_prob) = actions.chunk(2), log_probs.chunk(2)
+        both = torch.cat((batch.obs, batch.next_obs))
+        actions, log_probs, tape = sample(config, state.actor, both, noise.flatten(0, 1))
     else:
-        with torch.no_grad():
-            next_action, next_log_prob = sample(config, state.actor.module, batch.next_obs, noise[1])
-    metrics = update_critic(
-        state, config, batch, next_action.detach(), next_log_prob.detach(), temperature, rates["critic"]
-    )
+        actions, log_probs, _ = sample(config, state.actor, batch.next_obs, noise[1])
+    next_action, next_log_prob = actions[-count:], log_probs[-count:]
+    metrics = update_critic(state, config, batch, next_action, next_log_prob, temperature, rates["critic"])
     if actor_due:
-        metrics |= update_actor(state, config, batch, action, log_prob, temperature, rates["actor"])
+        action, log_prob = actions[:count], log_probs[:count]
+        metrics |= update_actor(state, config, batch, action, log_prob, tape, temperature, rates["actor"])
         if isinstance(config.temperature, Learned):
             entropy = config.temperature.target_entropy
             target_entropy = -float(spec.action_size) if entropy is None else entropy
-            metrics |= update_temperature(state, config, target_entropy, log_prob, rates["temperature"])
+            metrics |= update_temperature(state, target_entropy, log_prob, rates["temperature"])
     state.updates += 1
     if state.updates % config.target_every == 0:
         state.target.follow(state.critic, config.tau)

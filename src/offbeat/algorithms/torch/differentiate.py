@@ -1,0 +1,212 @@
+"""Networks over one flat vector that give their output and take its gradient back, explicitly or through autograd.
+
+An algorithm writes its losses' gradients at the networks' outputs and hands them to `backward`; which of the two passes
+carries them to the parameters makes no difference to it. The explicit pass knows our own MLPs and spends its time in
+matrix products; autograd serves every other module.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from offbeat.algorithms.torch.networks import MLP, Critics, Layer
+
+Tape = Any
+"""What `forward` keeps for `backward`; valid until the same network's next `forward`."""
+
+
+class Pass(Protocol):
+    """Forward and backward of one module whose parameters' gradient goes to one flat vector."""
+
+    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]: ...
+
+    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
+        """into: where the parameters' gradient goes, or None for no such gradient. part: the input to differentiate."""
+        ...
+
+
+class Network:
+    """A module whose trainable parameters are views of one flat vector: a step, an average or a norm is one call.
+
+    `rename` maps the module's own names to those in `Weights` and checkpoints. `explicit` False forces autograd.
+    """
+
+    def __init__(self, module: nn.Module, rename: Callable[[str], str] = str, explicit: bool = True) -> None:
+        self.module, self.rename = module, rename
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.gradient = torch.zeros_like(self.flat)
+        for parameter, view in zip(parameters, views(self.flat, parameters), strict=True):
+            parameter.data = view
+        self.explicit = explicit and ExplicitPass.serves(module)
+        self._pass: Pass = ExplicitPass(module) if self.explicit else AutogradPass(module, parameters)
+
+    def __call__(self, *parts: Tensor) -> Tensor:
+        """The output, with nothing kept for a gradient."""
+        with torch.no_grad():
+            out: Tensor = self._pass.forward(*parts)[0] if self.explicit else self.module(*parts)
+            return out
+
+    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
+        """The output for inputs (B, ...) and the tape that `backward` or `backward_to` needs."""
+        return self._pass.forward(*parts)
+
+    def backward(self, tape: Tape, gradient: Tensor) -> None:
+        """Puts the parameters' gradient, for a loss whose gradient at the output is given, into `self.gradient`.
+
+        A gradient with fewer rows than the output belongs to the first rows; the loss does not see the others.
+        """
+        self._pass.backward(tape, gradient, self.gradient, None)
+
+    def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
+        """The gradient at one of the inputs; the parameters' is not computed."""
+        result = self._pass.backward(tape, gradient, None, part)
+        assert result is not None
+        return result
+
+    def copy(self) -> Network:
+        """The same network over a flat vector of its own (a target)."""
+        return Network(copy.deepcopy(self.module), self.rename, self.explicit)
+
+    def follow(self, other: Network, share: float) -> None:
+        """Moves towards `other` by `share` (Polyak); buffers such as running statistics are copied."""
+        self.flat.lerp_(other.flat, share)
+        for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
+            mine.copy_(theirs)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything that the module holds, trainable or not, under its name in `Weights`."""
+        for name, tensor in self.module.state_dict().items():
+            yield self.rename(name), tensor
+
+
+def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Consecutive pieces of a flat vector in the shapes of `like`."""
+    pieces = flat.split([each.numel() for each in like])
+    return [piece.view(each.shape) for piece, each in zip(pieces, like, strict=True)]
+
+
+class AutogradPass:
+    """Any module, through torch.autograd."""
+
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor]) -> None:
+        self._module, self._parameters = module, parameters
+
+    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
+        with torch.enable_grad():
+            inputs = [part.detach().requires_grad_() for part in parts]
+            out = self._module(*inputs)
+        return out.detach(), (inputs, out)
+
+    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
+        inputs, out = tape
+        if gradient.ndim == 2 and len(gradient) < len(out):
+            gradient = functional.pad(gradient, (0, 0, 0, len(out) - len(gradient)))
+        wanted = [*(self._parameters if into is not None else ()), *([inputs[part]] if part is not None else ())]
+        found = torch.autograd.grad(out, wanted, gradient, allow_unused=True)
+        filled = [torch.zeros_like(to) if each is None else each for each, to in zip(found, wanted, strict=True)]
+        if into is not None:
+            torch.cat([each.reshape(-1) for each in filled[: len(self._parameters)]], out=into)
+        return filled[-1] if part is not None else None
+
+
+# Activations whose derivative follows from their own result: forward in place, backward in place.
+_FROM_RESULT: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "relu": (torch.relu_, lambda g, y: torch.ops.aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    "tanh": (torch.tanh_, lambda g, y: torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g)),
+}
+
+
+class ExplicitPass:
+    """An MLP, single or stacked, by matrix products that write straight into work space and the flat gradient.
+
+    The work space is kept from call to call, so that nothing large is allocated in an update.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        mlp = _mlp_of(module)
+        assert mlp is not None
+        layers = [layer for layer in mlp.layers if isinstance(layer, Layer)]
+        self._weights = [layer.weight.data for layer in layers]
+        self._biases = [layer.bias.data for layer in layers]
+        self._members = mlp.members
+        self._stacked_scalar = isinstance(module, Critics)
+        self._activate, self._deactivate = _FROM_RESULT[mlp.activation_name]
+        self._spaces: dict[tuple[str, int], list[Tensor]] = {}
+        self._into: Tensor | None = None
+        self._into_views: list[Tensor] = []
+
+    @staticmethod
+    def serves(module: nn.Module) -> bool:
+        mlp = _mlp_of(module)
+        return mlp is not None and mlp.activation_name in _FROM_RESULT and not mlp.layer_norm
+
+    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        rows, last = len(x), len(self._weights) - 1
+        if self._members is not None:
+            x = x.expand(self._members, *x.shape)
+        values = [x]
+        for index, space in enumerate(self._space("forward", rows)):
+            x = _affine(self._biases[index], x, self._weights[index], space)
+            values.append(x if index == last else self._activate(x))
+        return (x.squeeze(2) if self._stacked_scalar else x), (values, [part.shape[1] for part in parts])
+
+    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
+        values, sizes = tape
+        g = gradient.unsqueeze(2) if self._stacked_scalar else gradient
+        rows = g.shape[-2]
+        if rows < values[-1].shape[-2]:
+            values = [value[..., :rows, :] for value in values]
+        spaces = self._space("backward", rows)
+        for index in range(len(self._weights) - 1, -1, -1):
+            if into is not None:
+                weight_gradient, bias_gradient = self._gradients(into, index)
+                _product(values[index].transpose(-1, -2), g, weight_gradient)
+                torch.sum(g, -2, out=bias_gradient)
+            if index > 0:
+                g = _product(g, self._weights[index].transpose(-1, -2), spaces[index - 1])
+                self._deactivate(g, values[index])
+        if part is None:
+            return None
+        start = sum(sizes[:part])
+        to_part = self._weights[0][..., start : start + sizes[part], :].transpose(-1, -2)
+        result = g @ to_part
+        return result if self._members is None else result.sum(0)
+
+    def _space(self, purpose: str, rows: int) -> list[Tensor]:
+        """Outputs of all layers for so many rows; shapes (rows, out), or (E, rows, out) when stacked."""
+        if (purpose, rows) not in self._spaces:
+            lead = () if self._members is None else (self._members,)
+            self._spaces[purpose, rows] = [
+                weight.new_empty((*lead, rows, weight.shape[-1])) for weight in self._weights
+            ]
+        return self._spaces[purpose, rows]
+
+    def _gradients(self, into: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Where the gradients of a layer's weight and bias stand in the flat vector."""
+        if into is not self._into:
+            like = [each for pair in zip(self._weights, self._biases, strict=True) for each in pair]
+            self._into, self._into_views = into, views(into, like)
+        return self._into_views[2 * layer], self._into_views[2 * layer + 1]
+
+
+def _mlp_of(module: nn.Module) -> MLP | None:
+    inner = module.mlp if isinstance(module, Critics) else module
+    return inner if isinstance(inner, MLP) else None
+
+
+def _affine(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    if weight.ndim == 2:
+        return torch.addmm(bias, x, weight, out=out)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight, out=out)
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(left, right, out=out) if left.ndim == 2 else torch.bmm(left, right, out=out)

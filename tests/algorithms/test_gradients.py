@@ -1,0 +1,133 @@
+"""Every explicit gradient against autograd, in float64, and both passes of a whole update against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from offbeat.algorithms.configs import SAC, Fixed
+from offbeat.algorithms.torch.differentiate import AutogradPass, ExplicitPass, Network
+from offbeat.algorithms.torch.networks import MLP, Critics
+from offbeat.algorithms.torch.squashed import squash, squash_gradient
+from offbeat.learn.torch import Learner
+from specs import random_transitions, vector_spec
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+explicit_activations = pytest.mark.parametrize("activation", ["relu", "tanh"])
+
+
+def _normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def _mlp(activation: str, members: int | None = None) -> MLP:
+    rng = np.random.default_rng(1)
+    return MLP((5, 16, 8, 3), activation=activation, layer_norm=False, rng=rng, members=members)
+
+
+@explicit_activations
+@pytest.mark.parametrize("rows", [7, 4])
+def test_mlp_gradient_equals_autograd(activation: str, rows: int) -> None:
+    """Also where the gradient covers only the first rows."""
+    explicit, autograd = Network(_mlp(activation).double()), Network(_mlp(activation).double(), explicit=False)
+    assert isinstance(explicit._pass, ExplicitPass)
+    assert isinstance(autograd._pass, AutogradPass)
+    x, g = _normal(7, 5), _normal(rows, 3, seed=1)
+    outputs = []
+    for network in (explicit, autograd):
+        out, tape = network.forward(x)
+        outputs.append(out.clone())
+        network.backward(tape, g)
+    torch.testing.assert_close(*outputs, **EXACT)
+    torch.testing.assert_close(explicit.gradient, autograd.gradient, **EXACT)
+
+
+@explicit_activations
+@pytest.mark.parametrize("members", [1, 2, 5])
+@pytest.mark.parametrize("state", [0, 4])
+def test_stacked_critics_gradient_equals_autograd(activation: str, members: int, state: int) -> None:
+    spec = vector_spec(5, 2, state=state)
+    settings = {"activation": activation, "layer_norm": False}
+    explicit, autograd = (
+        Network(Critics(spec, members, (16, 8), rng=np.random.default_rng(1), **settings).double(), explicit=each)
+        for each in (True, False)
+    )
+    parts, g = (_normal(7, 5), _normal(7, state), _normal(7, 2)), _normal(members, 7, seed=1)
+    outputs, actions = [], []
+    for network in (explicit, autograd):
+        out, tape = network.forward(*parts)
+        outputs.append(out.clone())
+        network.backward(tape, g)
+        out, tape = network.forward(*parts)
+        actions.append(network.backward_to(2, tape, g))
+        torch.testing.assert_close(network(*parts), out, **EXACT)
+    torch.testing.assert_close(*outputs, **EXACT)
+    torch.testing.assert_close(*actions, **EXACT)
+    torch.testing.assert_close(explicit.gradient, autograd.gradient, **EXACT)
+
+
+def test_gradient_at_an_input_leaves_the_parameters_gradient_alone() -> None:
+    critics = Critics(vector_spec(), 2, (8,), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
+    network = Network(critics.double())
+    network.gradient.fill_(7.0)
+    _, tape = network.forward(_normal(3, 5), _normal(3, 0), _normal(3, 2))
+    network.backward_to(2, tape, _normal(2, 3))
+    assert (network.gradient == 7.0).all()
+
+
+def test_squashed_gaussian_gradient_equals_autograd() -> None:
+    bounds = (-1.0, 0.8)  # tight, so that some entries are clamped
+    out, noise = (2.0 * _normal(50, 6)).requires_grad_(), _normal(50, 3, seed=1)
+    d_action, d_log_prob = _normal(50, 3, seed=2), _normal(1, seed=3)
+    action, log_prob, saved = squash(out, noise, bounds)
+    raw = out[:, 3:]
+    assert ((raw < bounds[0]) | (raw > bounds[1])).any()
+    (expected,) = torch.autograd.grad((action * d_action).sum() + d_log_prob * log_prob.sum(), out)
+    given = squash_gradient(tuple(each.detach() for each in saved), d_action, d_log_prob, bounds)
+    torch.testing.assert_close(given, expected, **EXACT)
+    first = squash_gradient(tuple(each.detach() for each in saved), d_action[:20], d_log_prob, bounds)
+    torch.testing.assert_close(first, expected[:20], **EXACT)
+
+
+def test_log_probability_equals_torchs_own_transformed_distribution() -> None:
+    out, noise = 0.3 * _normal(20, 4), _normal(20, 2, seed=1)  # moderate, because theirs inverts the tanh
+    action, log_prob, _ = squash(out, noise, (-20.0, 2.0))
+    normal = torch.distributions.Normal(out[:, :2], out[:, 2:].exp())
+    squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
+    torch.testing.assert_close(log_prob, squashed.log_prob(action).sum(-1), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"activation": "tanh", "critics": 3}, {"actor_every": 2, "max_grad_norm": 0.5, "temperature": Fixed(0.1)}],
+)
+def test_explicit_and_autograd_updates_agree_over_a_hundred_updates(settings: dict) -> None:
+    spec, rng = vector_spec(5, 2, state=1), np.random.default_rng(0)
+    learners = [
+        Learner(
+            "sac",
+            SAC(hidden=(16, 16), batch_size=32, gradients=each, **settings),
+            spec,
+            rng=np.random.default_rng(1),
+            precision="float64",
+        )
+        for each in ("auto", "autograd")
+    ]
+    assert [learner.state.critic.explicit for learner in learners] == [True, False]
+    for _ in range(100):
+        batch, noise = random_transitions(rng, spec, 32, np.float64), rng.standard_normal((2, 32, 2))
+        for learner in learners:
+            learner.update(batch, noise)
+    for name in ("actor", "critic", "target"):
+        flats = [getattr(learner.state, name).flat for learner in learners]
+        torch.testing.assert_close(*flats, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*[learner.state.log_temperature for learner in learners], rtol=1e-9, atol=1e-12)
+    explicit, autograd = (learner.drain() for learner in learners)
+    assert explicit == pytest.approx(autograd, rel=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"activation": "silu"}, {"activation": "gelu"}, {"layer_norm": True}])
+def test_what_has_no_explicit_gradient_goes_through_autograd(settings: dict) -> None:
+    learner = Learner("sac", SAC(hidden=(8,), **settings), vector_spec(), rng=np.random.default_rng(0))
+    assert not learner.state.critic.explicit
