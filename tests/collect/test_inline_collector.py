@@ -14,8 +14,8 @@ from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError
 from offbeat.types import Array, Chunk, Field, Schema
 
-ROWS = {1: 20_000, 3: 30_000, 64: 100_000}
-"""More than 100,000 in each mode; the slow suite has as many for each number of environments."""
+ROWS = {1: 20_000, 3: 30_000, 64: 60_000}
+"""More than 100,000 in each mode; the conformance test of the data path has as many for each number."""
 
 
 class Scripted:
@@ -57,7 +57,7 @@ def join(chunks: list[Chunk]) -> dict[str, Array]:
 @pytest.mark.parametrize("kind", ["inline", "next_step", "same_step", "disabled"])
 @pytest.mark.parametrize(
     ("num_envs", "rows_wanted"),
-    [*ROWS.items(), *(pytest.param(num_envs, 100_000, marks=pytest.mark.slow) for num_envs in (1, 3))],
+    ROWS.items(),
 )
 def test_rows_are_the_environments_own_log_and_nothing_else(kind: str, num_envs: int, rows_wanted: int) -> None:
     vector, envs = counting_vector(kind, num_envs)

@@ -1,0 +1,64 @@
+"""From environment to batch: every sampled transition is one that the environment's own log has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_inline_collector import Scripted, counting_vector
+
+from counting import Counting
+from offbeat.collect import Inline
+from offbeat.replay.shard import Shard
+from offbeat.replay.uniform import Uniform
+from offbeat.types import Schema, Transitions
+
+ROWS, CAPACITY, GAMMA = 100_000, 30_000, 0.9
+
+
+def expected(log: list, position: int, steps: int) -> tuple[float, float, int]:
+    """Reward, discount and number of steps, by walking the log."""
+    total, discount = 0.0, 1.0
+    for count, entry in enumerate(log[position : position + steps], start=1):
+        total += discount * entry.reward
+        discount *= GAMMA
+        if entry.terminated:
+            return total, 0.0, count
+        if entry.truncated:
+            return total, discount, count
+    return total, discount, count
+
+
+def check(batch: Transitions, shard: Shard, envs: list[Counting], steps: int, places: list[dict]) -> None:
+    which = shard.column("env")[batch.rows % shard.capacity]
+    for row, env in enumerate(which):
+        episode, step = batch.obs[row].tolist()
+        position = places[env][int(episode), int(step)]
+        reward, discount, count = expected(envs[env].log, position, steps)
+        assert batch.next_obs[row].tolist() == [episode, step + count]
+        assert batch.reward[row] == pytest.approx(reward, rel=1e-6)
+        assert batch.discount[row] == pytest.approx(discount, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["inline", "next_step", "same_step", "disabled"])
+@pytest.mark.parametrize("num_envs", [1, 3, 64])
+def test_every_sampled_transition_is_in_the_environments_log(kind: str, num_envs: int) -> None:
+    vector, envs = counting_vector(kind, num_envs)
+    schema = Schema.transitions(vector.spec)
+    inline = Inline(vector, Scripted(0), schema, np.random.default_rng(0))
+    shard, rng = Shard(schema, CAPACITY), np.random.default_rng(1)
+    samplers = {steps: Uniform([shard], n_step=steps, gamma=GAMMA) for steps in (1, 3)}
+    places: list[dict] = [{} for _ in envs]
+    looks = iter(np.linspace(1, ROWS, 20).astype(int))
+    look = next(looks)
+    while inline.rows < ROWS:
+        shard.write(inline.poll())
+        if inline.rows < look:
+            continue
+        look = next(looks, ROWS)
+        for env, known in zip(envs, places, strict=True):
+            for position in range(len(known), len(env.log)):
+                known[env.log[position].episode, env.log[position].step] = position
+        for steps, sampler in samplers.items():
+            check(sampler.sample(rng, 300), shard, envs, steps, places)
+    assert shard.committed == inline.rows == sum(len(env.log) for env in envs)
+    assert shard.size == CAPACITY
