@@ -175,6 +175,9 @@ class SAC:
     gradients: Literal["auto", "autograd"] = setting(
         "auto", "auto is explicit gradients where there are some (plain MLPs on a CPU), autograd elsewhere."
     )
+    compile: Literal["off", "default", "reduce-overhead"] = setting(
+        "off", "torch.compile for networks that go through autograd, by its mode; reduce-overhead is CUDA graphs."
+    )
     normalise_observations: bool = setting(False, "Scale observations by running mean and deviation.")
     observation_clip: float = setting(10.0, "Normalised observations are clipped here.", above=0)
     reward_scale: float = setting(1.0, "Factor on every reward that the critic sees.", above=0)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from offbeat.algorithms.torch.networks import MLP, Critics, Layer
 
@@ -24,55 +23,57 @@ Tape = Any
 class Pass(Protocol):
     """Forward and backward of one module whose parameters' gradient goes to one flat vector."""
 
+    def output(self, *parts: Tensor) -> Tensor: ...
+
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]: ...
 
-    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
-        """into: where the parameters' gradient goes, or None for no such gradient. part: the input to differentiate."""
-        ...
+    def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None: ...
+
+    def to_input(self, part: int, tape: Tape, gradient: Tensor) -> Tensor: ...
 
 
 class Network:
     """A module whose trainable parameters are views of one flat vector: a step, an average or a norm is one call.
 
-    `rename` maps the module's own names to those in `Weights` and checkpoints. `explicit` False forces autograd.
+    `rename` maps the module's own names to those in `Weights` and checkpoints. `explicit` False forces autograd, and so
+    does `compile` (a mode of torch.compile, or "off").
     """
 
-    def __init__(self, module: nn.Module, rename: Callable[[str], str] = str, explicit: bool = True) -> None:
-        self.module, self.rename = module, rename
+    def __init__(
+        self, module: nn.Module, rename: Callable[[str], str] = str, explicit: bool = True, compile: str = "off"
+    ) -> None:
+        self.module, self.rename, self._compile = module, rename, compile
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.gradient = torch.zeros_like(self.flat)
         for parameter, view in zip(parameters, views(self.flat, parameters), strict=True):
             parameter.data = view
-        self.explicit = explicit and ExplicitPass.serves(module)
-        self._pass: Pass = ExplicitPass(module) if self.explicit else AutogradPass(module, parameters)
+        self.explicit = explicit and compile == "off" and ExplicitPass.serves(module)
+        self._pass: Pass = ExplicitPass(module) if self.explicit else AutogradPass(module, parameters, compile)
 
     def __call__(self, *parts: Tensor) -> Tensor:
         """The output, with nothing kept for a gradient."""
         with torch.no_grad():
-            out: Tensor = self._pass.forward(*parts)[0] if self.explicit else self.module(*parts)
-            return out
+            return self._pass.output(*parts)
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
         """The output for inputs (B, ...) and the tape that `backward` or `backward_to` needs."""
         return self._pass.forward(*parts)
 
-    def backward(self, tape: Tape, gradient: Tensor) -> None:
+    def backward(self, tape: Tape, gradient: Tensor, add: bool = False) -> None:
         """Puts the parameters' gradient, for a loss whose gradient at the output is given, into `self.gradient`.
 
-        A gradient with fewer rows than the output belongs to the first rows; the loss does not see the others.
+        add: adds it to what is there, for a batch that comes in blocks.
         """
-        self._pass.backward(tape, gradient, self.gradient, None)
+        self._pass.to_parameters(tape, gradient, self.gradient, add)
 
     def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
         """The gradient at one of the inputs; the parameters' is not computed."""
-        result = self._pass.backward(tape, gradient, None, part)
-        assert result is not None
-        return result
+        return self._pass.to_input(part, tape, gradient)
 
     def copy(self) -> Network:
         """The same network over a flat vector of its own (a target)."""
-        return Network(copy.deepcopy(self.module), self.rename, self.explicit)
+        return Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile)
 
     def follow(self, other: Network, share: float) -> None:
         """Moves towards `other` by `share` (Polyak); buffers such as running statistics are copied."""
@@ -93,27 +94,36 @@ def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 class AutogradPass:
-    """Any module, through torch.autograd."""
+    """Any module, through torch.autograd; compiled where `compile` names a mode of torch.compile."""
 
-    def __init__(self, module: nn.Module, parameters: Sequence[Tensor]) -> None:
-        self._module, self._parameters = module, parameters
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], compile: str) -> None:
+        self._module: Callable[..., Tensor] = module if compile == "off" else torch.compile(module, mode=compile)
+        self._parameters, self._graphs = parameters, compile == "reduce-overhead"
+
+    def output(self, *parts: Tensor) -> Tensor:
+        out = self._module(*parts)
+        return out.clone() if self._graphs else out  # the next replay of a CUDA graph overwrites its output
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
         with torch.enable_grad():
             inputs = [part.detach().requires_grad_() for part in parts]
             out = self._module(*inputs)
-        return out.detach(), (inputs, out)
+        return out.detach().clone() if self._graphs else out.detach(), (inputs, out)
 
-    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
+    def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
+        _, out = tape
+        found = _filled(torch.autograd.grad(out, self._parameters, gradient, allow_unused=True), self._parameters)
+        whole = torch.cat([each.reshape(-1) for each in found])
+        into.add_(whole) if add else into.copy_(whole)
+
+    def to_input(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
         inputs, out = tape
-        if gradient.ndim == 2 and len(gradient) < len(out):
-            gradient = functional.pad(gradient, (0, 0, 0, len(out) - len(gradient)))
-        wanted = [*(self._parameters if into is not None else ()), *([inputs[part]] if part is not None else ())]
-        found = torch.autograd.grad(out, wanted, gradient, allow_unused=True)
-        filled = [torch.zeros_like(to) if each is None else each for each, to in zip(found, wanted, strict=True)]
-        if into is not None:
-            torch.cat([each.reshape(-1) for each in filled[: len(self._parameters)]], out=into)
-        return filled[-1] if part is not None else None
+        return _filled(torch.autograd.grad(out, inputs[part], gradient, allow_unused=True), [inputs[part]])[0]
+
+
+def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    """Zeros where the output does not depend on something."""
+    return [torch.zeros_like(to) if each is None else each for each, to in zip(gradients, like, strict=True)]
 
 
 # Activations whose derivative follows from their own result: forward in place, backward in place.
@@ -147,6 +157,9 @@ class ExplicitPass:
         mlp = _mlp_of(module)
         return mlp is not None and mlp.activation_name in _FROM_RESULT and not mlp.layer_norm
 
+    def output(self, *parts: Tensor) -> Tensor:
+        return self.forward(*parts)[0]
+
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
         x = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         rows, last = len(x), len(self._weights) - 1
@@ -158,27 +171,34 @@ class ExplicitPass:
             values.append(x if index == last else self._activate(x))
         return (x.squeeze(2) if self._stacked_scalar else x), (values, [part.shape[1] for part in parts])
 
-    def backward(self, tape: Tape, gradient: Tensor, into: Tensor | None, part: int | None) -> Tensor | None:
-        values, sizes = tape
-        g = gradient.unsqueeze(2) if self._stacked_scalar else gradient
-        rows = g.shape[-2]
-        if rows < values[-1].shape[-2]:
-            values = [value[..., :rows, :] for value in values]
-        spaces = self._space("backward", rows)
-        for index in range(len(self._weights) - 1, -1, -1):
-            if into is not None:
-                weight_gradient, bias_gradient = self._gradients(into, index)
-                _product(values[index].transpose(-1, -2), g, weight_gradient)
+    def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
+        values, _ = tape
+        for layer, g in self._back(values, gradient):
+            weight_gradient, bias_gradient = self._gradients(into, layer)
+            left = values[layer].transpose(-1, -2)
+            if add:
+                (weight_gradient.addmm_ if g.ndim == 2 else weight_gradient.baddbmm_)(left, g)
+                bias_gradient.add_(g.sum(-2))
+            else:
+                _product(left, g, weight_gradient)
                 torch.sum(g, -2, out=bias_gradient)
-            if index > 0:
-                g = _product(g, self._weights[index].transpose(-1, -2), spaces[index - 1])
-                self._deactivate(g, values[index])
-        if part is None:
-            return None
+
+    def to_input(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
+        values, sizes = tape
+        *_, (_, g) = self._back(values, gradient)
         start = sum(sizes[:part])
-        to_part = self._weights[0][..., start : start + sizes[part], :].transpose(-1, -2)
-        result = g @ to_part
+        result = g @ self._weights[0][..., start : start + sizes[part], :].transpose(-1, -2)
         return result if self._members is None else result.sum(0)
+
+    def _back(self, values: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The gradient at each layer's output before its activation, from the last layer to the first."""
+        g = gradient.unsqueeze(2) if self._stacked_scalar else gradient
+        spaces = self._space("backward", g.shape[-2])
+        for layer in range(len(self._weights) - 1, 0, -1):
+            yield layer, g
+            g = _product(g, self._weights[layer].transpose(-1, -2), spaces[layer - 1])
+            self._deactivate(g, values[layer])
+        yield 0, g
 
     def _space(self, purpose: str, rows: int) -> list[Tensor]:
         """Outputs of all layers for so many rows; shapes (rows, out), or (E, rows, out) when stacked."""

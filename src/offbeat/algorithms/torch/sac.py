@@ -7,7 +7,8 @@ policy's entropy is near its target. Both halves use the actor and the temperatu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from offbeat.types import EnvSpec
 
 GROUPS = ("actor", "critic", "temperature")
 """Parameter groups, each with `GROUP_learning_rate` and `GROUP_schedule` in the config."""
+BLOCK_ROWS = 512
+"""Large batches are taken in blocks of so many rows."""
 
 
 @dataclass
@@ -62,12 +65,12 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
             f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but SAC's networks take vectors "
             "(there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or leave it out"
         )
-    explicit = config.gradients == "auto" and device.type == "cpu"
+    how = config.gradients == "auto" and device.type == "cpu", config.compile
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**62)))
         actor_module, critic_module = _actor(config, spec, rng), _critics(config, spec, rng)
-    actor = Network(actor_module.to(device, dtype), short_name if config.actor is None else own_name, explicit)
-    critic = Network(critic_module.to(device, dtype), short_name if config.critic is None else str, explicit)
+    actor = Network(actor_module.to(device, dtype), short_name if config.actor is None else own_name, *how)
+    critic = Network(critic_module.to(device, dtype), short_name if config.critic is None else str, *how)
     _check_shapes(config, spec, actor, critic)
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
     log_temperature = torch.tensor([temperature], device=device, dtype=dtype).log()
@@ -119,86 +122,81 @@ def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor) -> tuple[Ten
     return action, log_prob, (tape, saved)
 
 
-def actor_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d_log_prob: Tensor) -> None:
-    """Carries gradients at the first rows' actions (B, A) and log-probabilities (1,) back to the actor's parameters."""
+def actor_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d_log_prob: Tensor, add: bool) -> None:
+    """Carries gradients at the actions (B, A) and the log-probabilities (1,) back to the actor's parameters."""
     to_actor, saved = tape
     if saved is None:
         d_out = torch.cat((d_action, d_log_prob.expand(len(d_action), 1)), 1)
     else:
         d_out = squash_gradient(saved, d_action, d_log_prob, (config.log_std_min, config.log_std_max))
-    actor.backward(to_actor, d_out)
+    actor.backward(to_actor, d_out, add)
+
+
+def blocks(network: Network, batch: Batch, noise: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+    """The batch and its noise (B, A) in pieces whose activations stay in the cache, where that is of use."""
+    count = len(noise)
+    if not network.explicit or count < 2 * BLOCK_ROWS:
+        yield batch, noise
+        return
+    for start in range(0, count, BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        yield Batch(*(getattr(batch, each.name)[rows] for each in fields(Batch))), noise[rows]
 
 
 def update_critic(
-    state: State,
-    config: SAC,
-    batch: Batch,
-    next_action: Tensor,
-    next_log_prob: Tensor,
-    temperature: Tensor,
-    rate: float,
+    state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  1/2 sum_e mean (Q_e - target)^2,  whose gradient at Q_e is (Q_e - target) / B."""
-    next_q = state.target(batch.next_obs, batch.next_state, next_action).amin(0)
-    target = batch.reward + batch.discount * (next_q - temperature * next_log_prob)
-    q, tape = state.critic.forward(batch.obs, batch.state, batch.action)
-    error = q - target
-    state.critic.backward(tape, error / len(target))
-    metrics = {"critic_loss": 0.5 * error.square().mean(1).sum(), "q": q.mean()}
+    loss, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
+    for index, (block, block_noise) in enumerate(blocks(state.critic, batch, noise)):
+        next_action, next_log_prob, _ = sample(config, state.actor, block.next_obs, block_noise)
+        next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
+        target = block.reward + block.discount * (next_q - temperature * next_log_prob)
+        q, tape = state.critic.forward(block.obs, block.state, block.action)
+        error = q - target
+        state.critic.backward(tape, error / count, add=index > 0)
+        loss += 0.5 * error.square().sum()
+        q_sum += q.sum()
     apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
-    return metrics
+    return {"critic_loss": loss / count, "q": q_sum / (count * config.critics)}
 
 
 def update_actor(
-    state: State,
-    config: SAC,
-    batch: Batch,
-    action: Tensor,
-    log_prob: Tensor,
-    tape: Tape,
-    temperature: Tensor,
-    rate: float,
+    state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  mean (temperature * log pi - min_e Q_e);  only the least Q of each row has a gradient, -1 / B."""
-    count = len(action)
-    q, critic_tape = state.critic.forward(batch.obs, batch.state, action)
-    least, which = q.min(0)
-    d_q = torch.zeros_like(q).scatter_(0, which.unsqueeze(0), -1.0 / count)
-    d_action = state.critic.backward_to(2, critic_tape, d_q)
-    actor_gradient(config, state.actor, tape, d_action, temperature / count)
-    metrics = {"actor_loss": (temperature * log_prob - least).mean(), "entropy": -log_prob.mean()}
+    log_prob_sum, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
+    for index, (block, block_noise) in enumerate(blocks(state.critic, batch, noise)):
+        action, log_prob, tape = sample(config, state.actor, block.obs, block_noise)
+        q, critic_tape = state.critic.forward(block.obs, block.state, action)
+        least, which = q.min(0)
+        d_q = torch.zeros_like(q).scatter_(0, which.unsqueeze(0), -1.0 / count)
+        d_action = state.critic.backward_to(2, critic_tape, d_q)
+        actor_gradient(config, state.actor, tape, d_action, temperature / count, add=index > 0)
+        log_prob_sum += log_prob.sum()
+        q_sum += least.sum()
     apply(state.actor.flat, state.actor.gradient, state.actor_adam, rate, config.max_grad_norm)
-    return metrics
+    return {"actor_loss": (temperature * log_prob_sum - q_sum) / count, "entropy": -log_prob_sum / count}
 
 
-def update_temperature(state: State, target_entropy: float, log_prob: Tensor, rate: float) -> dict[str, Tensor]:
+def update_temperature(state: State, target_entropy: float, entropy: Tensor, rate: float) -> dict[str, Tensor]:
     """One step on  -log_temperature * mean (log pi + target_entropy)."""
-    gradient = -(log_prob + target_entropy).mean().view(1)
-    apply(state.log_temperature, gradient, state.temperature_adam, rate)
-    return {"temperature": state.log_temperature.exp().squeeze()}
+    apply(state.log_temperature, entropy - target_entropy, state.temperature_adam, rate)
+    return {"temperature": state.log_temperature.exp()}
 
 
 def update(
     state: State, config: SAC, spec: EnvSpec, batch: Batch, noise: Tensor, rates: dict[str, float]
 ) -> dict[str, Tensor]:
-    """One update of everything that is due. noise (2, B, A): for s and for s'. Metrics stay tensors."""
-    temperature, count = state.log_temperature.exp(), len(batch.obs)
-    actor_due = state.updates % config.actor_every == 0
-    if actor_due:
-        # One pass over s and s': the actor does not change in between.
-        both = torch.cat((batch.obs, batch.next_obs))
-        actions, log_probs, tape = sample(config, state.actor, both, noise.flatten(0, 1))
-    else:
-        actions, log_probs, _ = sample(config, state.actor, batch.next_obs, noise[1])
-    next_action, next_log_prob = actions[-count:], log_probs[-count:]
-    metrics = update_critic(state, config, batch, next_action, next_log_prob, temperature, rates["critic"])
-    if actor_due:
-        action, log_prob = actions[:count], log_probs[:count]
-        metrics |= update_actor(state, config, batch, action, log_prob, tape, temperature, rates["actor"])
+    """One update of everything that is due. noise (2, B, A): for s and for s'. Metrics stay tensors, (1,)."""
+    temperature = state.log_temperature.exp()
+    metrics = update_critic(state, config, batch, noise[1], temperature, rates["critic"])
+    if state.updates % config.actor_every == 0:
+        metrics |= update_actor(state, config, batch, noise[0], temperature, rates["actor"])
         if isinstance(config.temperature, Learned):
-            entropy = config.temperature.target_entropy
-            target_entropy = -float(spec.action_size) if entropy is None else entropy
-            metrics |= update_temperature(state, target_entropy, log_prob, rates["temperature"])
+            target = config.temperature.target_entropy
+            target = -float(spec.action_size) if target is None else target
+            metrics |= update_temperature(state, target, metrics["entropy"], rates["temperature"])
     state.updates += 1
     if state.updates % config.target_every == 0:
         state.target.follow(state.critic, config.tau)

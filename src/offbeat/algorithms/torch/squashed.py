@@ -32,9 +32,9 @@ def squash(out: Tensor, noise: Tensor, bounds: tuple[float, float]) -> tuple[Ten
 def squash_gradient(saved: Saved, d_action: Tensor, d_log_prob: Tensor, bounds: tuple[float, float]) -> Tensor:
     """The gradient (B, 2A) at `out`, from those at the action (B, A) and the log-probability (B, 1) or (1,).
 
-    d log pi / du = 2 tanh(u), and d log pi / d log std = -1 besides what u carries. As many rows as d_action has.
+    d log pi / du = 2 tanh(u), and d log pi / d log std = -1 besides what u carries.
     """
-    action, moved, raw = (each[: len(d_action)] for each in saved)
+    action, moved, raw = saved
     d_u = d_action * (1.0 - action.square()) + (2.0 * d_log_prob) * action
     d_log_std = torch.where((raw >= bounds[0]) & (raw <= bounds[1]), d_u * moved - d_log_prob, 0.0)
     return torch.cat((d_u, d_log_std), -1)
