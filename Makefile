@@ -1,10 +1,14 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint slow clean
+.PHONY: help demo test lint slow bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL_OPTIONS := --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install $(PIP_INSTALL_OPTIONS)
+# The benchmarks' peers, each in a virtual environment of its own.
+BENCH := .bench
+PEERS := sbx skrl cpprb
 # Pictures are rendered without a window.
 export SDL_VIDEODRIVER ?= dummy
 
@@ -25,8 +29,13 @@ lint: $(VENV)/.dev ## Check style and types only
 slow: $(VENV)/.dev ## Run the learning tests, which take minutes each
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-clean: ## Remove .venv, caches and build products; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory against other libraries (15 minutes)
+	$(BIN)/python benchmarks/learner.py
+	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/end_to_end.py
+
+clean: ## Remove .venv, .bench, caches and build products; runs/ stays
+	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PYTHON is the interpreter to make .venv from. Where it is not given and python3 is too old, newer names are tried.
@@ -50,3 +59,9 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.core $@
+
+# cpprb has wheels for few systems and else needs a C++ compiler: the benchmarks go on without it, and say so.
+$(BENCH)/cpprb/.installed: WITHOUT := || { echo "cpprb does not install here; it will not be measured" >&2; exit 0; }
+$(BENCH)/%/.installed: benchmarks/requirements/%.txt constraints.txt | $(BIN)/python
+	$(BIN)/python -m venv --clear $(BENCH)/$*
+	{ $(BENCH)/$*/bin/python -m pip install $(PIP_INSTALL_OPTIONS) --requirement $< && touch $@; } $(WITHOUT)

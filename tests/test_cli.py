@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -239,8 +241,8 @@ def test_train_hands_over_the_config_and_ends_with_the_path(calls: Calls, capsys
 def test_resume_hands_over_totals_and_ends_with_the_path(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "best"]) == 0
-    options = {"total_steps": 100_000, "total_updates": None, "checkpoint": "best", "quiet": None}
+    assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "step-000000000100"]) == 0
+    options = {"total_steps": 100_000, "total_updates": None, "checkpoint": "step-000000000100", "quiet": None}
     assert calls.made == [("resume", tmp_path, options)]
     assert capsys.readouterr().out == "run: runs/one\n"
 
@@ -335,9 +337,18 @@ def test_help_of_train_shows_ranges_kinds_and_the_defaults_of_the_file(
         assert ("(default: 0.875)" in text, "(default: 17 19)" in text) == (("-h" in line),) * 2
 
 
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([command, "--help"]) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "--help"]) == 0
-    assert "not an addition" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "not an addition" in help_of("resume", capsys)
+
+
+def test_the_best_checkpoint_is_offered_where_no_replay_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    offered = "latest, best, or its name"
+    assert [offered in help_of(command, capsys) for command in ("eval", "digest", "resume")] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -354,6 +365,41 @@ def test_help_and_wrong_use_import_nothing_heavy(line: str) -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == (0 if "help" in line else 2), result.stderr
     assert result.stdout.splitlines()[-1] == "heavy: []"
+
+
+def piped(line: str, lines: int, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error of a command whose reader leaves after so many lines of standard output."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offbeat", *line.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert process.stdout is not None
+    for _ in range(lines):
+        assert process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def test_training_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    small = "--total-steps 120 --warmup-steps 50 --batch-size 8 --hidden 8 --log-every 20 --eval-episodes 1 --threads 1"
+    line = f"train sac --env Pendulum-v1 --max-episode-steps 20 {small} --logger none --out {tmp_path} --name run"
+    assert piped(line, lines=1) == (0, "")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["env_steps"]) == ("finished", 120)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("line", "code"), [("--version", 0), ("resume --help", 0), ("trian", 2)])
+def test_output_that_nobody_reads_does_not_change_the_exit_code(line: str, code: int, unbuffered: str) -> None:
+    returned, errors = piped(line, lines=0, PYTHONUNBUFFERED=unbuffered)
+    assert returned == code
+    assert errors == "" or errors.startswith("offbeat: error: ")
+    assert errors.count("\n") <= 1
 
 
 def test_the_module_is_the_command() -> None:

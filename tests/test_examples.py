@@ -53,7 +53,7 @@ def test_networks_of_ones_own_are_trained_and_act(tmp_path: Path) -> None:
 
 def test_readme_commands_work_and_their_policy_acts_without_torch(tmp_path: Path) -> None:
     block = next(block for block in re.findall(r"```\n(.+?)```", README, re.DOTALL) if "offbeat train" in block)
-    fewer = block.replace("10000", "300").replace("20000", "350").replace("--episodes 20", "--episodes 2")
+    fewer = block.replace("10000", "1050").replace("20000", "1100").replace("--episodes 20", "--episodes 2")
     outputs = [run(["-m", *shlex.split(command)], tmp_path).stdout for command in fewer.splitlines()]
     assert len(outputs) == 4
     assert outputs[0].splitlines()[-1] == outputs[2].splitlines()[-1] == "run: runs/first"

@@ -136,7 +136,9 @@ def test_what_yaml_numpy_and_flags_give_becomes_the_type(key: str, value: Any, e
         ({"temperature_value": 0.1}, ["temperature_value needs temperature fixed", "temperature is learned"]),
         ({"temperature": {"kind": "fixed", "initial": 1}}, ["temperature_initial needs temperature learned"]),
         ({"warmup_steps": 10, "capacity": 5}, ["warmup_steps=10", "capacity=5"]),
-        ({"actor_schedule": "linaer"}, ["actor_schedule='linaer'"]),
+        ({"actor_schedule": "linaer"}, ["actor_schedule='linaer'", "did you mean linear?"]),
+        ({"critic_schedule": "lineer"}, ["critic_schedule='lineer'", "did you mean linear?"]),
+        ({"critic_schedule": "xyz"}, ["critic_schedule='xyz' is none of constant, linear, cosine, nor"]),
         ({"algorithm": "td3"}, ["algorithm='td3'", "sac"]),
     ],
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from offbeat import __version__
 from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run, setting
@@ -20,7 +22,7 @@ from offbeat.settings import algorithm_named, assemble, make, read, read_yaml, s
 
 DEBUG_HELP = "Show the traceback of an error."
 CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
-
+RESUME_HELP = "Which checkpoint: latest, or its name under checkpoints/. (The best one holds no replay.)"
 TOTAL_HELP = "a total that counts those already done, not an addition; none keeps the run's own."
 
 
@@ -40,7 +42,7 @@ class TrainOptions:
 class ResumeOptions:
     total_steps: int | None = setting(None, f"Environment steps to train until: {TOTAL_HELP}", at_least=1)
     total_updates: int | None = setting(None, f"Updates to train until: {TOTAL_HELP}", at_least=1)
-    checkpoint: str = setting("latest", CHECKPOINT_HELP)
+    checkpoint: str = setting("latest", RESUME_HELP)
     quiet: bool | None = setting(None, "Print nothing but errors and the run's path; none keeps the run's own.")
     debug: bool = setting(False, DEBUG_HELP)
 
@@ -105,7 +107,7 @@ def _first_line(owner: type) -> str:
 def _train(argv: Sequence[str]) -> int:
     algorithms = "\n".join(f"  {name:<8}{_first_line(owner)}" for name, owner in ALGORITHMS.items())
     if argv and wants_help(argv[:1]):
-        print(f"usage: offbeat train ALGO [OPTIONS]\n\n{algorithms}\n\nFlags: offbeat train ALGO --help")
+        _say(f"usage: offbeat train ALGO [OPTIONS]\n\n{algorithms}\n\nFlags: offbeat train ALGO --help")
         return 0
     if not argv or argv[0].startswith("-"):
         raise UsageError(
@@ -117,7 +119,8 @@ def _train(argv: Sequence[str]) -> int:
     if wants_help(argv):
         path = value_after(argv, "--config")
         values = _read_file(algorithm, path) if path is not None else {}
-        show_help(f"train {algorithm}", _first_line(owner), _train_groups(algorithm), values, None)
+        with _reader_may_leave(sys.stdout):
+            show_help(f"train {algorithm}", _first_line(owner), _train_groups(algorithm), values, None)
         return 0
     config = read_train(algorithm, argv)
     from offbeat.run import api
@@ -141,7 +144,7 @@ def _resume(run: str, options: ResumeOptions) -> int:
 
 
 def _finished(result: Any) -> int:
-    print(f"run: {result.path}", flush=True)
+    _say(f"run: {result.path}")
     return 0
 
 
@@ -153,10 +156,10 @@ def _eval(run: str, options: EvalOptions) -> int:
         path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, video=options.video
     )
     mean, deviation = statistics.fmean(result.returns), statistics.pstdev(result.returns)
-    print(f"return: {mean:.2f} (std {deviation:.2f}) over {len(result.returns)} episodes")
-    print(f"length: {statistics.fmean(result.lengths):.1f}")
+    _say(f"return: {mean:.2f} (std {deviation:.2f}) over {len(result.returns)} episodes")
+    _say(f"length: {statistics.fmean(result.lengths):.1f}")
     if result.video is not None:
-        print(f"video: {result.video}")
+        _say(f"video: {result.video}")
     return 0
 
 
@@ -164,7 +167,7 @@ def _digest(run: str, options: DigestOptions) -> int:
     path = _run_directory(run)
     from offbeat.run import checkpoint
 
-    print(checkpoint.digest(path, options.checkpoint))
+    _say(checkpoint.digest(path, options.checkpoint))
     return 0
 
 
@@ -181,9 +184,9 @@ def _check_env(env: str, options: CheckEnvOptions) -> int:
         seed=options.seed,
     )
     for finding in findings:
-        print(f"{finding.severity}: {finding.what}" + (f"; {finding.remedy}" if finding.remedy else ""))
+        _say(f"{finding.severity}: {finding.what}" + (f"; {finding.remedy}" if finding.remedy else ""))
     if not findings:
-        print(f"{env}: nothing wrong found in {options.steps} steps")
+        _say(f"{env}: nothing wrong found in {options.steps} steps")
     return 1 if any(finding.severity == "error" for finding in findings) else 0
 
 
@@ -230,10 +233,10 @@ def _dispatch(argv: Sequence[str]) -> int:
         raise UsageError(f"no command given; there is {', '.join(names)}; see offbeat --help")
     name, argv = argv[0], argv[1:]
     if name in ("-h", "--help"):
-        print(_help())
+        _say(_help())
         return 0
     if name == "--version":
-        print(f"offbeat {__version__}")
+        _say(f"offbeat {__version__}")
         return 0
     if name == "train":
         return _train(argv)
@@ -242,7 +245,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     command = COMMANDS[name]
     settings = settings_of(command.options)
     if wants_help(argv):
-        show_help(name, command.description, {"": settings}, {}, command.word)
+        with _reader_may_leave(sys.stdout):
+            show_help(name, command.description, {"": settings}, {}, command.word)
         return 0
     word, given = parse(name, argv, {"": settings}, command.word)
     return command.handler(word, make(command.options, read(settings, given, flag)))
@@ -252,14 +256,44 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch([word for word in words if word != "--debug"])
+        code = _dispatch([word for word in words if word != "--debug"])
     except (Exception, KeyboardInterrupt) as error:
-        if "--debug" in words:
-            traceback.print_exc()
         message, code = _explain(error)
-    lines = (line.strip() for line in message.splitlines())
-    print("offbeat: error: " + " ".join(line for line in lines if line), file=sys.stderr)
+        lines = (line.strip() for line in message.splitlines())
+        with _reader_may_leave(sys.stderr):
+            if "--debug" in words:
+                traceback.print_exc()
+            print("offbeat: error: " + " ".join(line for line in lines if line), file=sys.stderr)
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # whatever else wrote there (a console, an environment) may have met the end
+        with _reader_may_leave(stream):
+            pass
     return code
+
+
+def _say(text: str) -> None:
+    with _reader_may_leave(sys.stdout):
+        print(text)
+
+
+@contextmanager
+def _reader_may_leave(stream: TextIO | None) -> Iterator[None]:
+    """Writes, flushed, to a stream that may be a pipe which nobody reads any more (`| head`): that is no error.
+
+    What is left in the stream then goes nowhere, also when the interpreter flushes it at its end.
+    """
+    if stream is None:  # closed from the beginning (`>&-`), and print knows it
+        yield
+        return
+    try:
+        yield
+        stream.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _explain(error: BaseException) -> tuple[str, int]:

@@ -22,8 +22,6 @@ from offbeat.settings import Setting, parse_yaml, text_of
 Groups = Mapping[str, Sequence[Setting]]
 """The flags of a command under their titles in the help; the title "" is for those of the command itself."""
 
-WORDS = {"RUN": "Directory of a run, as `run: PATH` named it.", "ENV": "Gymnasium id, or module:factory."}
-
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")

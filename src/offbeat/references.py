@@ -24,12 +24,12 @@ def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]
         sys.path.insert(0, os.getcwd())
     try:
         value: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise
-        raise UsageError(
-            f"{key}={reference!r}: there is no module {error.name!r} in {os.getcwd()} or among the installed packages"
-        ) from error
+    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            problem = f"there is no module {error.name!r} in {os.getcwd()} or among the installed packages"
+        else:
+            problem = f"importing {module_name} raised {type(error).__name__}: {error}; correct the module"
+        raise UsageError(f"{key}={reference!r}: {problem}") from error
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}")

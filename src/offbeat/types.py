@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.errors import UsageError
+
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
 """Flat names such as `actor/0/weight` to arrays: weights (in, out), critics (E, in, out), normalisers beside them."""
@@ -83,11 +85,30 @@ class Layout:
         """The image parts by leaf name, in their own dtype, with whatever leading axes they come with."""
         return {leaf.name: np.asarray(leaf.of(raw), leaf.dtype) for leaf in self.images}
 
-    def batch_of(self, raw: Any) -> int | None:
-        """How many observations `raw` stacks, or None when it is a single one."""
-        leaf = self.leaves[0]
-        shape = np.shape(leaf.of(raw))
-        return shape[0] if len(shape) > (0 if leaf.kind == "discrete" else len(leaf.shape)) else None
+    def read(self, raw: Any) -> tuple[Array, bool]:
+        """Vectors (B, O) of an observation as an environment gives it, and whether it is a stack of B or a single one.
+
+        What came from outside is checked: a missing part, a wrong shape or a number that is not finite is refused.
+        """
+        lead: tuple[int, ...] | None = None
+        for leaf in self.vectors:
+            try:
+                shape = np.shape(leaf.of(raw))
+            except (LookupError, TypeError, ValueError) as error:
+                raise UsageError(f"the observation {raw!r} has no part {leaf.name!r}") from error
+            own = () if leaf.kind == "discrete" else leaf.shape
+            this = shape[: len(shape) - len(own)]
+            if shape[len(this) :] != own or len(this) > 1 or lead not in (None, this) or 0 in this:
+                raise UsageError(
+                    f"the observation{f' {leaf.name!r}' if leaf.name else ''} has shape {shape}; it must be {own}, or "
+                    f"{('N', *own)} for a stack of N".replace("'N'", "N")
+                )
+            lead = this
+        stack = bool(lead)
+        rows = self.encode(raw, lead[0] if lead else None).reshape(lead[0] if lead else 1, self.size)
+        if not np.isfinite(rows).all():
+            raise UsageError(f"the observation {raw!r} holds numbers that are not finite")
+        return rows, stack
 
     @staticmethod
     def _part(leaf: Leaf, value: Array, lead: tuple[int, ...]) -> Array:

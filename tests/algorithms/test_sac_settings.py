@@ -17,7 +17,7 @@ from offbeat.algorithms.torch.optimise import Adam, apply
 from offbeat.algorithms.torch.squashed import squash
 from offbeat.errors import SpaceError, UsageError
 from offbeat.learn.torch import Learner
-from offbeat.types import EnvSpec, Layout, Leaf, Transitions
+from offbeat.types import Chunk, EnvSpec, Layout, Leaf, Transitions
 from specs import random_transitions, vector_spec
 
 SPEC = vector_spec(5, 2)
@@ -356,3 +356,86 @@ def test_metrics_are_means_since_the_last_drain() -> None:
     expected = losses[-1] / 3
     assert learner.drain()["critic_loss"] == pytest.approx(expected)
     assert learner.drain() == {}
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 2.0), (-20.0, -3.0)])
+def test_log_std_bounds_reach_the_learners_policy(bounds: tuple[float, float]) -> None:
+    learner = make(log_std_min=bounds[0], log_std_max=bounds[1])
+    obs, noise = torch.from_numpy(batches(1)[0][0].obs), torch.zeros(32, 2, dtype=torch.float64)
+    action, log_prob, _ = sac.sample(learner.config, learner.state.actor, obs, noise)
+    # A fresh actor's log-deviation is near 0, so that one bound or the other is what counts.
+    bound = bounds[0] if bounds[0] > 0 else bounds[1]
+    density = -2 * (bound + 0.5 * math.log(2 * math.pi)) - torch.log(1 - action.square()).sum(1)
+    torch.testing.assert_close(log_prob, density, rtol=1e-9, atol=1e-9)
+
+
+def test_final_states_count_in_the_states_normaliser() -> None:
+    spec = vector_spec(5, 2, state=3)
+    learner = make(spec, normalise_observations=True)
+    columns = {"obs": np.zeros((2, 5)), "next_obs": np.ones((2, 5)), "state": np.zeros((2, 3))}
+    ends = {"terminated": np.array([0.0, 1.0]), "truncated": np.zeros(2), "next_state": np.full((2, 3), 6.0)}
+    learner.observe(Chunk({**columns, **ends}))
+    assert learner.states is not None
+    np.testing.assert_allclose(learner.states.mean, 6.0 / 3)
+
+
+class Dropping(OwnCritic):
+    """Draws from torch at every forward."""
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return nn.functional.dropout(super().forward(obs, action), 0.5, self.training)
+
+
+def test_own_modules_that_draw_random_numbers_repeat_and_resume_exactly() -> None:
+    first, second = (updated(make(critic=Dropping), 4) for _ in range(2))
+    assert same(first, second)
+    resumed = make(critic=Dropping)
+    torch.rand(7)  # whatever else the process drew
+    resumed.restore(updated(make(critic=Dropping), 2).arrays())
+    for batch, noise in batches(4)[2:]:
+        resumed.update(batch, noise)
+    assert same(resumed, first)
+
+
+def test_own_modules_start_from_the_runs_seed() -> None:
+    torch.rand(3)
+    assert same(make(actor=OwnActor), make(actor=OwnActor))
+    other = Learner("sac", SAC(actor=OwnActor), SPEC, rng=np.random.default_rng(2), precision="float64")
+    assert not np.array_equal(other.arrays()["actor/body.weight"], make(actor=OwnActor).arrays()["actor/body.weight"])
+
+
+def test_buffers_of_own_modules_are_copied_to_the_target() -> None:
+    learner = updated(make(critic=Dropping), 2)
+    arrays = learner.arrays()
+    assert arrays["critic/members.0.seen"] > 0
+    np.testing.assert_array_equal(arrays["target/members.0.seen"], arrays["critic/members.0.seen"])
+
+
+def test_own_actors_see_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sac, "BLOCK_ROWS", 8)
+    sizes = []
+
+    class Watching(OwnActor):
+        def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            if self.training:
+                sizes.append(len(obs))
+            return super().forward(obs)
+
+    updated(make(actor=Watching))
+    assert set(sizes) == {32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"actor": lambda spec: nn.Identity()}, "no parameter"),
+        ({"actor": lambda spec: nn.Linear(3, 4)}, "your actor raised RuntimeError"),
+        ({"critic": lambda spec: nn.Linear(3, 4)}, "your critic raised"),
+        ({"actor_schedule": lambda progress: 1 / 0, "planned": 5}, "ZeroDivisionError"),
+        ({"actor_schedule": lambda progress: float("nan"), "planned": 5}, "nan"),
+    ],
+)
+def test_own_code_that_cannot_work_is_refused_in_words(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make(**settings)

@@ -105,9 +105,36 @@ def test_wrong_rows_are_refused_in_words() -> None:
     with pytest.raises(UsageError, match="next_state="):
         agent.observe(zeros, np.zeros(1), 0.0, zeros, False, False)
     states = {"state": np.zeros(2), "next_state": np.zeros(2)}
-    with pytest.raises(UsageError, match="next_obs"):
+    with pytest.raises(UsageError, match="not finite"):
         agent.observe(zeros, np.zeros(1), 0.0, zeros + np.nan, False, False, **states)
+    with pytest.raises(UsageError, match="reward"):
+        agent.observe(zeros, np.zeros(1), np.inf, zeros, False, False, **states)
+    with pytest.raises(UsageError, match="next_state"):
+        agent.observe(zeros, np.zeros(1), 0.0, zeros, False, False, state=np.zeros(2), next_state=np.full(2, np.nan))
+    with pytest.raises(UsageError, match="bounds"):
+        agent.observe(zeros, np.full(1, 4.5), 0.0, zeros, False, False, **states)
     with pytest.raises(UsageError, match="2 observations came with 1"):
         agent.observe(np.zeros((2, 3)), np.zeros(1), 0.0, zeros, False, False, **states)
     agent.observe(zeros, np.zeros(1), 0.0, zeros, False, False, **states)
     assert agent.steps == 1
+
+
+def test_settings_that_only_a_run_heeds_are_refused() -> None:
+    for key, value in (("reward_shaping", abs), ("eval_every", 10), ("threads", 2), ("max_episode_steps", 5)):
+        with pytest.raises(UsageError, match=f"{key} is a setting of a run"):
+            offbeat.Agent("sac", vector_spec(3, 1), **{key: value})
+    with pytest.raises(UsageError, match="total_updates"):
+        offbeat.Agent("sac", vector_spec(3, 1), actor_schedule="linear")
+    assert (
+        offbeat.Agent("sac", vector_spec(3, 1), actor_schedule="linear", total_updates=10).learner.planned_updates == 10
+    )
+
+
+def test_a_wrapper_changes_what_the_agent_sees() -> None:
+    wrapper = gymnasium.wrappers.TimeAwareObservation
+    assert offbeat.Agent("sac", "Pendulum-v1", env_wrapper=wrapper, **SMALL).spec.observation_size == 4
+
+
+def test_a_capacity_beyond_any_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match="GiB"):
+        offbeat.Agent("sac", vector_spec(3, 1), capacity=10**15)

@@ -80,17 +80,44 @@ class OwnActor(nn.Module):
         return self.out(obs)
 
 
-def test_own_module_is_loaded_by_its_name_or_from_what_is_given(tmp_path: Path) -> None:
+def test_own_module_is_what_the_caller_gives_and_never_what_a_file_names(tmp_path: Path) -> None:
     agent = _agent(vector_spec(4, 2), actor=OwnActor, normalise_observations=True)
     _export(agent, tmp_path / "policy")
     obs = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
-    for policy in (load_policy(tmp_path), load_policy(tmp_path, actor=OwnActor)):
+    for actor in (OwnActor, "test_load_policy:OwnActor"):
+        policy = load_policy(tmp_path, actor=actor)
         np.testing.assert_allclose(policy.act(obs), agent.act(obs, deterministic=True), atol=1e-6)
-    hidden = _agent(vector_spec(4, 2), actor=lambda spec: OwnActor(spec).train())
-    _export(hidden, tmp_path / "other")
-    with pytest.raises(UsageError, match="actor="):
-        load_policy(tmp_path / "other")
-    assert load_policy(tmp_path / "other", actor=OwnActor).act(obs).shape == (6, 2)
+    assert "test_load_policy:OwnActor" in (tmp_path / "policy" / "policy.json").read_text()
+    with pytest.raises(UsageError, match=r"actor= \(test_load_policy:OwnActor\)"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        ([np.nan, 0, 0, 0], "not finite"),
+        ([1.0, 2.0], r"shape \(2,\); it must be \(4,\), or \(N, 4\)"),
+        (np.zeros((0, 4)), "stack of N"),
+        (np.zeros((2, 3, 4)), "shape"),
+        ("north", "shape"),
+    ],
+)
+def test_an_observation_that_cannot_be_one_is_refused(obs: object, words: str, tmp_path: Path) -> None:
+    agent = _agent(vector_spec(4, 2))
+    policy = load_policy(_export(agent, tmp_path / "policy"))
+    for act in (policy.act, agent.act):
+        with pytest.raises(UsageError, match=words):
+            act(obs)
+
+
+def test_a_missing_part_of_an_observation_is_named(tmp_path: Path) -> None:
+    layout = Layout((Leaf(("gear",), "discrete", (3,), "int64"), Leaf(("speed",), "box", (2,), "float32")))
+    agent = offbeat.Agent("sac", EnvSpec("car", layout, (-1.0,), (1.0,), (1,)), **SMALL)  # type: ignore[arg-type]
+    policy = load_policy(_export(agent, tmp_path / "policy"))
+    with pytest.raises(UsageError, match="'speed'"):
+        policy.act({"gear": 1})
+    with pytest.raises(UsageError, match="shape"):
+        policy.act({"gear": np.array([1, 2]), "speed": np.zeros(2)})
 
 
 def test_a_new_export_replaces_the_old_one_whole(tmp_path: Path) -> None:

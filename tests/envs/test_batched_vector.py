@@ -255,6 +255,37 @@ def test_a_restored_vector_env_begins_new_episodes_and_says_so(mode: AutoresetMo
         other.restore({}, {"envs": values["envs"][:2]})
 
 
+def kill(env: AsyncVectorEnv, number: int) -> None:
+    for process in env.processes[:number]:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting:UserWarning")
+@pytest.mark.parametrize("killed", [1, 2])
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_vector_env_whose_processes_are_gone_still_closes(killed: int, pending: bool) -> None:
+    env = AsyncVectorEnv([Counting] * 2)
+    vector = make_vector(env)
+    vector.reset()
+    if pending:
+        env.step_async(np.zeros((2, 2), np.float32))
+    kill(env, killed)
+    vector.close()
+    assert env.closed
+    assert not any(process.is_alive() for process in env.processes)
+    vector.close()
+
+
+def test_other_errors_of_close_are_not_hidden() -> None:
+    class Unclosing(Own):
+        def close_extras(self) -> None:
+            raise OSError("stuck")
+
+    with pytest.raises(OSError, match="stuck"):
+        make_vector(Unclosing()).close()
+
+
 def test_render_shows_environment_0() -> None:
     env = SyncVectorEnv([lambda: Counting(render_mode="rgb_array")] * 2)
     vector = make_vector(env)

@@ -9,6 +9,7 @@ import pytest
 from faulty import Bent, SavedWalk, Walk
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
 
 from counting import Counting
 from offbeat.envs import Finding, check_env
@@ -148,6 +149,68 @@ def test_a_vector_env_is_checked_as_one() -> None:
     assert "a VectorEnv cannot be rebuilt" in words(findings, "note")
     wrong = SyncVectorEnv([lambda: Bent(lambda env, raw, *rest: (raw * np.nan, *rest))])
     assert "is nan as float32" in words(check_env(wrong), "error")
+
+
+def test_an_image_is_noted_with_a_remedy() -> None:
+    space = spaces.Dict({"camera": spaces.Box(0, 255, (4, 5, 3), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
+
+    def seen(env: Bent, raw: Any, *rest: Any) -> Any:
+        return {"camera": np.zeros((4, 5, 3), np.uint8), "arm": np.zeros(2, np.float32)}, *rest
+
+    for env in (
+        lambda: Bent(seen, seen, observation_space=space),
+        lambda: SyncVectorEnv([lambda: Bent(seen, seen, observation_space=space)]),
+    ):
+        found = words(check_env(env, steps=30), "note")
+        assert "the observation 'camera' is an image (4, 5, 3), but no algorithm of this version has a pixel" in found
+        assert "your own networks do not get images" in found
+        assert "FlattenObservation" in found
+    flat = check_env(lambda: Bent(seen, seen, observation_space=space), steps=30, env_wrapper=FlattenObservation)
+    assert "image" not in words(flat, "note")
+    assert words(flat, "error") == ""
+
+
+@pytest.mark.parametrize("env", [SyncVectorEnv([Counting]), lambda: SyncVectorEnv([Counting])])
+def test_a_wrapper_around_a_vector_env_is_an_error_as_it_is_in_training(env: Any) -> None:
+    found = words(check_env(env, env_wrapper=FlattenObservation), "error")
+    assert "env_wrapper was given with the VectorEnv" in found
+
+
+class Closing(Bent):
+    """Counts how many of its kind are open."""
+
+    open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Closing.open += 1
+
+    def close(self) -> None:
+        Closing.open -= 1
+
+
+def refuse(env: Any) -> Any:
+    raise OSError("no")
+
+
+@pytest.mark.parametrize(
+    ("env", "wrapper"),
+    [
+        (Closing, None),
+        (Closing, refuse),
+        (lambda: SyncVectorEnv([Closing] * 2), None),
+        (lambda: SyncVectorEnv([Closing] * 2), refuse),
+    ],
+)
+def test_what_a_check_makes_it_closes(env: Any, wrapper: Any) -> None:
+    assert bool(words(check_env(env, env_wrapper=wrapper, steps=20), "error")) == (wrapper is not None)
+    assert Closing.open == 0
+
+
+def test_a_vector_env_that_is_passed_in_stays_open() -> None:
+    env = SyncVectorEnv([Counting])
+    check_env(env, steps=20)
+    assert not env.closed
 
 
 def test_an_unknown_name_is_wrong_use() -> None:

@@ -14,7 +14,7 @@ from faulty import Bent
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from counting import Counting
-from offbeat.envs import make_vector
+from offbeat.envs import is_vector_env, make_vector
 from offbeat.envs.batched import BatchedVector
 from offbeat.envs.inline import InlineVector
 from offbeat.errors import EnvironmentFault, UsageError
@@ -97,6 +97,8 @@ def test_unknown_ids_get_a_suggestion() -> None:
         ("Pendulum-v1", {"env_wrapper": lambda env: 3}, r"returned a int, but it must return a gymnasium.Env"),
         (lambda: "x", {}, r"returned a str, but it must return a gymnasium.Env"),
         (Bent(), {}, r"env is a Bent, but it must be .* pass the function that made it"),
+        (gymnasium.make("Pendulum-v1"), {}, r"env is a PendulumEnv, but it must be .* pass the function that made it"),
+        (3, {}, r"env=3 is of type int, but it must be a Gymnasium id, .* or a VectorEnv$"),
     ],
 )
 def test_wrong_use_is_refused_with_its_value_and_a_remedy(env: Any, options: dict[str, Any], words: str) -> None:
@@ -115,8 +117,9 @@ def test_a_factory_that_raises_is_a_fault_with_its_cause() -> None:
 
 def test_environments_of_a_vector_must_be_different_objects_with_the_same_spaces() -> None:
     shared = Counting()
-    with pytest.raises(UsageError, match="returned the same environment twice"):
-        make_vector(lambda: shared, 2)
+    for wrapper in (None, gymnasium.Wrapper):
+        with pytest.raises(UsageError, match="returned the same environment twice"):
+            make_vector(lambda: shared, 2, env_wrapper=wrapper)
     supply = iter([Counting(), Bent()])
     with pytest.raises(UsageError, match=r"environment 1 .* has spaces .* but environment 0 has"):
         make_vector(lambda: next(supply), 2)
@@ -124,6 +127,25 @@ def test_environments_of_a_vector_must_be_different_objects_with_the_same_spaces
 
 def sync(num_envs: int = 3, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv:
     return SyncVectorEnv([Counting] * num_envs, autoreset_mode=mode)
+
+
+def test_a_vector_env_is_told_from_everything_else() -> None:
+    vector_envs = [sync(), gymnasium.wrappers.vector.RecordEpisodeStatistics(sync())]
+    assert [is_vector_env(each) for each in vector_envs] == [True, True]
+    assert [is_vector_env(each) for each in (sync, Counting, Counting(), "Pendulum-v1", 3, None)] == [False] * 6
+
+
+def test_a_vector_knows_the_environments_that_it_steps_whatever_is_around_them() -> None:
+    made: list[Counting] = []
+
+    def factory() -> gymnasium.Env[Any, Any]:
+        made.append(Counting())
+        return gymnasium.wrappers.TimeLimit(made[-1], 5)
+
+    assert make_vector(factory, 2, env_wrapper=gymnasium.Wrapper).owned == tuple(made)
+    made.clear()
+    batch = SyncVectorEnv([factory] * 2)
+    assert make_vector(gymnasium.wrappers.vector.RecordEpisodeStatistics(batch)).owned == (batch, *made)
 
 
 def test_a_vector_env_brings_its_own_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -229,6 +230,44 @@ def test_quiet_prints_nothing_but_notes_to_standard_error(capsys: pytest.Capture
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "note: this resume is not exact\n"
+
+
+def test_a_reader_that_leaves_makes_the_console_quiet_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    read_end, write_end = os.pipe()
+    reader, stream = os.fdopen(read_end), os.fdopen(write_end, "w")
+    with Console("runs/one", 10_000, stream=stream) as console:
+        console.start(["SAC on Pendulum-v1"])
+        assert reader.readline() == "SAC on Pendulum-v1\n"
+        assert not console.quiet
+        reader.close()
+        console.note("this resume is not exact")
+        assert console.quiet
+        console.log(5_000, METRICS)
+        console.evaluation(5_000, -150.0, 80.0, 10, best=True)
+        console.finish(["run: runs/one"])
+    with pytest.raises(BrokenPipeError):  # what could not be written is still in the stream
+        stream.close()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "note: this resume is not exact\n")
+
+
+def test_notes_to_a_standard_error_that_nobody_reads_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    stream = os.fdopen(write_end, "w")
+    monkeypatch.setattr("sys.stderr", stream)
+    with Console("runs/one", 10_000, quiet=True) as console:
+        console.note("this resume is not exact")
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+def test_a_closed_standard_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    with Console("runs/one", 10_000) as console:
+        console.start(["SAC on Pendulum-v1"])
+        console.log(5_000, METRICS)
+        console.finish(["run: runs/one"])
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_truncate_goes_back_to_the_length_that_sync_returned(tmp_path: Path) -> 
         assert length == log.path.stat().st_size
         log.write({"step": 2})
     with Jsonl(log.path) as resumed:
-        resumed.truncate(length)
+        assert resumed.truncate(length) is True
         resumed.write({"step": 3})
     assert read(log.path) == [{"step": 1}, {"step": 3}]
 
@@ -64,7 +64,7 @@ def test_truncate_drops_a_last_line_without_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step":1}\n{"step":')
     with Jsonl(path) as log:
-        log.truncate(path.stat().st_size)
+        assert log.truncate(path.stat().st_size) is False
         log.write({"step": 2})
     assert read(path) == [{"step": 1}, {"step": 2}]
 
@@ -72,15 +72,30 @@ def test_truncate_drops_a_last_line_without_its_end(tmp_path: Path) -> None:
 def test_truncating_to_nothing_leaves_an_empty_log(tmp_path: Path) -> None:
     with Jsonl(tmp_path / "log.jsonl") as log:
         log.write({"step": 1})
-        log.truncate(0)
+        assert log.truncate(0) is True
     assert read(log.path) == []
 
 
-def test_truncate_refuses_a_length_that_the_file_does_not_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        (None, []),
+        (b"", []),
+        (b'{"step":1}\n', [{"step": 1}]),
+        (b'{"step":1}\n{"step":', [{"step": 1}]),
+        (b'{"step":1}\n{"other":"line"}\n', [{"step": 1}]),
+    ],
+)
+def test_a_log_that_lost_lines_keeps_the_whole_ones_and_says_so(
+    left: bytes | None, kept: list[dict[str, int]], tmp_path: Path
+) -> None:
+    if left is not None:
+        (tmp_path / "log.jsonl").write_bytes(left)
     with Jsonl(tmp_path / "log.jsonl") as log:
-        log.write({"step": 1})
-        with pytest.raises(OffbeatError, match="has 11 bytes, but its checkpoint was made when it had 99"):
-            log.truncate(99)
+        assert log.truncate(len(b'{"step":1}\n{"step":2}\n')) is False
+        assert read(log.path) == kept
+        log.write({"step": 3})
+    assert read(log.path) == [*kept, {"step": 3}]
 
 
 def test_read_leaves_out_a_line_that_is_still_being_written(tmp_path: Path) -> None:

@@ -166,6 +166,10 @@ def test_an_environment_that_breaks_is_named_and_leaves_the_last_checkpoint_good
         ({"hiden": (8,)}, UsageError, "hidden"),
         ({"actor": "nowhere:actor"}, UsageError, "nowhere"),
         ({"reward_shaping": "nowhere:shape"}, UsageError, "nowhere"),
+        ({"env": gymnasium.make("Pendulum-v1")}, UsageError, "pass the function that made it"),
+        ({"env": 3}, UsageError, "must be a Gymnasium id"),
+        ({"total_steps": 40}, UsageError, "makes no update"),
+        ({"device": "mps"}, UsageError, "mps"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_created(
@@ -198,6 +202,38 @@ def test_a_vector_environment_trains_and_needs_one_to_evaluate_on(tmp_path: Path
     assert from_factory.status == "finished"
     with pytest.raises(UsageError, match="pass env="):
         offbeat.resume(run.path)
+
+
+def test_one_object_for_training_and_evaluation_is_refused(tmp_path: Path) -> None:
+    """Evaluation would reset it in the middle of training's episodes, and replay would hold what never happened."""
+    env = gymnasium.make("Pendulum-v1")
+    vector = SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2)
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (lambda: env, {"eval_episodes": 1}),
+        (lambda: vector, {"max_episode_steps": None}),
+        (vector, {"max_episode_steps": None, "eval_env": vector}),
+    ]
+    for shared, settings in cases:
+        with pytest.raises(UsageError, match="inside the factory"):
+            train(tmp_path / "out", env=shared, **settings)
+    assert not (tmp_path / "out").exists()
+
+
+class _Endless(gymnasium.Wrapper):
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = self.env.step(action)
+        return obs, reward, np.random.default_rng().random() < 0.1, False, info
+
+
+def endless() -> gymnasium.Env:
+    return _Endless(gymnasium.make("Pendulum-v1").unwrapped)
+
+
+def test_an_environment_without_a_time_limit_gets_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, env=endless, max_episode_steps=None)
+    assert "no time limit" in capsys.readouterr().err
+    train(tmp_path)
+    assert "no time limit" not in capsys.readouterr().err
 
 
 def halved(reward: np.ndarray, step: int, total_steps: int) -> np.ndarray:

@@ -7,6 +7,7 @@ came from (Python, YAML, command line). A union of dataclasses (temperature) sur
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -194,7 +195,9 @@ class SAC:
         for group in ("actor_schedule", "critic_schedule", "temperature_schedule"):
             schedule = getattr(self, group)
             if isinstance(schedule, str) and schedule not in SCHEDULES and ":" not in schedule:
-                raise UsageError(f"{group}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable")
+                close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise UsageError(f"{group}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable{hint}")
 
 
 Algorithm = SAC

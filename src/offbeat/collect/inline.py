@@ -46,6 +46,10 @@ class Inline:
         self._observation: Observation | None = None
         self.rows = 0
 
+    @property
+    def num_envs(self) -> int:
+        return self._vector.num_envs
+
     def load(self, weights: Weights, version: int) -> None:
         """New weights for the policy; rows from here on bear this version."""
         self._policy.load(weights)

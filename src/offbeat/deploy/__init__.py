@@ -18,6 +18,7 @@ from offbeat.types import Array, EnvSpec
 from offbeat.weights.publication import Publication
 
 FORMAT = 1
+Reference = str | Callable[..., Any]
 
 
 def export_policy(
@@ -53,28 +54,23 @@ class LoadedPolicy:
     def __init__(self, document: Mapping[str, Any], publication: Publication, actor: Any, acting: str) -> None:
         self.spec = EnvSpec.from_json(document["spec"])
         self.version, self.notes = publication.version, document["notes"]
-        reference = actor if actor is not None else document["policy"].get("actor")
-        self._policy = make_policy(
-            document["policy"],
-            acting=acting,
-            spec=self.spec,
-            actor=None if reference is None else resolve(reference, "actor"),
-        )
+        # A file may name the actor's code, but nothing that a file names is imported here.
+        own = None if actor is None else resolve(actor, "actor")
+        self._policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own)
         self._policy.load(publication.weights)
         self._rng = np.random.default_rng()
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None) -> Array:
         """The action in the environment's units, for one observation as the environment gives it, or for a stack."""
-        batch = self.spec.layout.batch_of(obs)
-        rows = self.spec.layout.encode(obs, batch).reshape(batch or 1, self.spec.observation_size)
+        rows, stack = self.spec.layout.read(obs)
         carry = self._policy.initial_carry(len(rows))
         action, _, _ = self._policy.act(rows, carry, None if deterministic else rng or self._rng)
         action = self.spec.to_environment(action)
-        return action if batch is not None else action[0]
+        return action if stack else action[0]
 
 
-def load_policy(path: str | Path, *, actor: Callable[..., Any] | None = None, acting: str = "numpy") -> LoadedPolicy:
-    """The policy of a run's directory, or of an exported policy's own. actor: what made your own module."""
+def load_policy(path: str | Path, *, actor: Reference | None = None, acting: str = "numpy") -> LoadedPolicy:
+    """The policy of a run's directory, or of an exported policy's own. actor: what made your own module, if you did."""
     directory = Path(path)
     for candidate in (directory / "policy", directory / "policy.old", directory):
         if (candidate / "policy.json").exists():

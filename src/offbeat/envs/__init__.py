@@ -1,7 +1,7 @@
 """Environments: make and check them. Gymnasium is imported when one is made, not before."""
 
 from offbeat.envs.check import Finding, check_env
-from offbeat.envs.make import make_vector
+from offbeat.envs.make import is_vector_env, make_vector
 from offbeat.envs.vector import Vector
 
-__all__ = ["Finding", "Vector", "check_env", "make_vector"]
+__all__ = ["Finding", "Vector", "check_env", "is_vector_env", "make_vector"]

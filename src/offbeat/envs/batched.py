@@ -48,6 +48,12 @@ class BatchedVector:
         self._fresh = self._every
         self._started = False
 
+    @property
+    def owned(self) -> tuple[object, ...]:
+        """The VectorEnv, and its members where they are in this process."""
+        env = self._env.unwrapped
+        return env, *(member.unwrapped for member in getattr(env, "envs", ()))
+
     def reset(self, episode: int = 0) -> Observation:
         return self._begin(np.full(self.num_envs, episode, np.int64))
 
@@ -243,7 +249,24 @@ class BatchedVector:
         return frame(pictures[0] if isinstance(pictures, list | tuple) and pictures else pictures)
 
     def close(self) -> None:
-        self._env.close()
+        from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError
+
+        try:
+            self._env.close()
+        except (EOFError, ConnectionError, ClosedEnvironmentError, NoAsyncCallError):
+            # Worker processes are gone: Ctrl-C goes to the whole process group. What is left of them ends here.
+            _end(self._env.unwrapped)
+
+
+def _end(env: Any) -> None:
+    """Ends the processes of an AsyncVectorEnv that does not close any more, so that it is not tried again either."""
+    from gymnasium.vector import AsyncVectorEnv
+
+    if isinstance(env, AsyncVectorEnv):
+        for process in env.processes:
+            process.terminate()
+            process.join()
+        env.closed = True
 
 
 def _row(batch: Any, row: int) -> Any:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from offbeat.envs.inline import InlineVector
-from offbeat.envs.make import Factory, Source, complete_spec, find, make_vector, read_spec, wrap
+from offbeat.envs.make import Factory, Source, complete_spec, find, is_vector_env, make_vector, read_spec, wrap
 from offbeat.envs.slot import saves_itself
-from offbeat.envs.spaces import action_problems, observation_problems
+from offbeat.envs.spaces import action_problems, observation_problems, read_observation_space
 from offbeat.envs.trial import Trial, walk
 from offbeat.errors import OffbeatError
 from offbeat.references import resolve
+from offbeat.types import Leaf
 
 Severity = Literal["error", "warning", "note"]
 LARGE_ACTION, LARGE_REWARD = 1e3, 1e3
@@ -39,21 +40,25 @@ def check_env(
     steps: int = 500,
     seed: int = 0,
 ) -> list[Finding]:
-    """Looks at an environment's spaces, steps it with random actions, and steps it again from the same seed."""
-    from gymnasium.vector import VectorEnv
+    """Looks at an environment's spaces, steps it with random actions, and steps it again from the same seed.
 
-    if isinstance(env, VectorEnv):
-        return _check_batched(env, max_episode_steps, state_key, steps, seed)
+    What is made here is closed here; a VectorEnv that is passed in stays open.
+    """
     wrapper = resolve(env_wrapper, "env_wrapper") if env_wrapper is not None else None
+    options = {"env_wrapper": wrapper, "max_episode_steps": max_episode_steps, "state_key": state_key}
+    if is_vector_env(env):
+        return _check_batched(env, steps, seed, {**options, "env_kwargs": env_kwargs})
     source = find(env, env_kwargs, max_episode_steps)
     made: list[Any] = []
     try:
-        made += [source.make(None), source.make(None)]
-        if isinstance(made[0], VectorEnv):
-            return _check_batched(made[0], max_episode_steps, state_key, steps, seed)
+        made.append(source.make(None))
+        if is_vector_env(made[0]):
+            return _check_batched(made[0], steps, seed, options) + _close(made)
+        made.append(source.make(None))
         envs = [wrap(each, wrapper, source.name) for each in made]
         spaces = envs[0].observation_space, envs[0].action_space
     except (OffbeatError, AttributeError) as error:
+        _close([each for each in made if hasattr(each, "close")])
         return [Finding("error", str(error), "correct what makes the environment; training cannot start without it")]
     findings = _spaces(*spaces, state_key)
     first = walk(envs[0], steps, seed, _limit(envs[0], source))
@@ -74,6 +79,8 @@ def _limit(env: Any, source: Source) -> int | None:
 def _spaces(observation_space: Any, action_space: Any, state_key: str | None) -> list[Finding]:
     problems = observation_problems(observation_space, state_key)
     findings = [Finding("error", problem.what, problem.remedy) for problem in problems]
+    if not problems:
+        findings += _images(read_observation_space(observation_space, state_key).layout.images)
     problems = action_problems(action_space)
     findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
     if problems:
@@ -99,6 +106,18 @@ def _spaces(observation_space: Any, action_space: Any, state_key: str | None) ->
             )
         )
     return findings
+
+
+def _images(images: Sequence[Leaf]) -> list[Finding]:
+    return [
+        Finding(
+            "note",
+            f"the observation {image.name!r} is an image {image.shape}, but no algorithm of this version has a pixel "
+            "encoder, and your own networks do not get images either: training would refuse it",
+            "flatten it with gymnasium.wrappers.FlattenObservation as env_wrapper, or leave it out",
+        )
+        for image in images
+    ]
 
 
 def _outcomes(trial: Trial, steps: int) -> list[Finding]:
@@ -173,15 +192,13 @@ def _as_trained(envs: list[Any], source: Source, state_key: str | None, steps: i
     return [Finding("warning", sentence, remedy) for sentence in sentences]
 
 
-def _check_batched(
-    env: Any, max_episode_steps: int | None, state_key: str | None, steps: int, seed: int
-) -> list[Finding]:
-    findings = _spaces(env.single_observation_space, env.single_action_space, state_key)
+def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) -> list[Finding]:
+    findings = _spaces(env.single_observation_space, env.single_action_space, options["state_key"])
     if any(finding.severity == "error" for finding in findings):
         return findings
     rng = np.random.default_rng(seed)
     try:
-        vector = make_vector(env, seed=seed, purpose="check", max_episode_steps=max_episode_steps, state_key=state_key)
+        vector = make_vector(env, seed=seed, purpose="check", **options)
         vector.reset()
         for _ in range(-(-steps // vector.num_envs)):
             vector.step(rng.uniform(-1, 1, (vector.num_envs, vector.spec.action_size)).astype(np.float32))

@@ -26,6 +26,10 @@ class InlineVector:
         self._valid.flags.writeable = False
         self._now: Observation | None = None
 
+    @property
+    def owned(self) -> tuple[object, ...]:
+        return tuple(slot.env.unwrapped for slot in self._slots)
+
     def reset(self, episode: int = 0) -> Observation:
         observation = self._reader.blank(self.num_envs)
         for slot in self._slots:

@@ -11,6 +11,7 @@ from typing import Any
 
 from offbeat.envs.batched import BatchedVector, autoreset_mode
 from offbeat.envs.inline import InlineVector
+from offbeat.envs.reader import short
 from offbeat.envs.spaces import Seen, info_layout, make_spec, missing_state, read_action_space, read_observation_space
 from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentFault, UsageError
@@ -53,25 +54,29 @@ def make_vector(
     state_key: the privileged state, a key of a Dict observation or of info. render_mode: for environment 0.
     own_number: a VectorEnv keeps its number of environments, whatever num_envs says.
     """
-    from gymnasium.vector import VectorEnv
-
     if num_envs < 1:
         raise UsageError(f"num_envs={num_envs} is out of range: it must be at least 1")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise UsageError(f"max_episode_steps={max_episode_steps} is out of range: it must be at least 1")
-    if isinstance(env, VectorEnv):
-        num_envs = env.num_envs if own_number else num_envs
-        return _batched(env, None, num_envs, seed, purpose, env_kwargs, env_wrapper, max_episode_steps, state_key)
+    number = None if own_number else num_envs
+    if is_vector_env(env):
+        return _batched(env, None, number, seed, purpose, env_kwargs, env_wrapper, max_episode_steps, state_key)
     source = find(env, env_kwargs, max_episode_steps)
     first = source.make(render_mode)
-    if isinstance(first, VectorEnv):
-        num_envs = first.num_envs if own_number else num_envs
-        return _batched(first, source.name, num_envs, seed, purpose, None, env_wrapper, max_episode_steps, state_key)
+    if is_vector_env(first):
+        return _batched(first, source.name, number, seed, purpose, None, env_wrapper, max_episode_steps, state_key)
     envs = [wrap(first, env_wrapper, source.name)]
     envs += [wrap(source.make(None), env_wrapper, source.name) for _ in range(num_envs - 1)]
     _check_alike(envs, source.name)
     spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], episode_seed(seed, 0, 0, purpose))
     return InlineVector(envs, spec, seed=seed, purpose=purpose, limit=source.limit)
+
+
+def is_vector_env(env: Any) -> bool:
+    """Whether this is a VectorEnv that is already made, rather than a name or a callable that makes environments."""
+    from gymnasium.vector import VectorEnv
+
+    return isinstance(env, VectorEnv)
 
 
 def find(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_steps: int | None) -> Source:
@@ -88,12 +93,19 @@ def find(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_s
             return _registered(env.partition(":")[2] or env, kwargs, max_episode_steps)
         return _from_factory(factory, env, kwargs, max_episode_steps)
     if not callable(env):
-        raise UsageError(
-            f"env is a {type(env).__name__}, but it must be a Gymnasium id, module:factory, a callable that makes an "
-            "environment, or a VectorEnv; for an environment that you have, pass the function that made it"
-        )
+        raise UsageError(_not_a_source(env))
     name = name_of(env) or getattr(env, "__qualname__", type(env).__name__)
     return _from_factory(env, str(name), kwargs, max_episode_steps)
+
+
+def _not_a_source(env: Any) -> str:
+    from gymnasium import Env
+
+    rule = "it must be a Gymnasium id, module:factory, a callable that makes an environment, or a VectorEnv"
+    if isinstance(env, Env):
+        remedy = "for an environment that you have, pass the function that made it"
+        return f"env is a {type(env.unwrapped).__name__}, but {rule}; {remedy}"
+    return f"env={short(env)} is of type {type(env).__name__}, but {rule}"
 
 
 def wrap(env: Any, env_wrapper: str | Factory | None, name: str) -> Any:
@@ -223,7 +235,7 @@ def _closest(name: str) -> str:
 
 def _check_alike(envs: list[Any], name: str) -> None:
     for index, env in enumerate(envs[1:], start=1):
-        if any(env is other for other in envs[:index]):
+        if any(env.unwrapped is other.unwrapped for other in envs[:index]):
             raise UsageError(
                 f"env={name} returned the same environment twice, but each of {len(envs)} needs one of its own; "
                 "make it inside the factory"
@@ -238,7 +250,7 @@ def _check_alike(envs: list[Any], name: str) -> None:
 def _batched(
     env: Any,
     name: str | None,
-    num_envs: int,
+    num_envs: int | None,
     seed: int,
     purpose: str,
     env_kwargs: Mapping[str, Any] | None,
@@ -248,7 +260,7 @@ def _batched(
 ) -> Vector:
     registered = env.spec.id if env.spec is not None else None
     name = name or registered or type(env.unwrapped).__name__
-    if num_envs not in (1, env.num_envs):
+    if num_envs not in (None, 1, env.num_envs):
         raise UsageError(
             f"num_envs={num_envs}, but the VectorEnv {name} has {env.num_envs}; leave num_envs out, or make it with "
             f"{num_envs}"

@@ -20,6 +20,11 @@ class Vector(Protocol):
     spec: EnvSpec
     num_envs: int
 
+    @property
+    def owned(self) -> tuple[object, ...]:
+        """The unwrapped environments that it steps: an object in two vectors would be stepped by both."""
+        ...
+
     def reset(self, episode: int = 0) -> Observation:
         """Begins this episode in every environment; the same number is the same episode again, seed and all."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -35,6 +36,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"device={name!r} is not a torch device; use cpu, cuda, cuda:1 or auto") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device={name!r} is not supported; use cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device={name!r}, but torch sees no CUDA device here; use cpu or auto")
     return device
@@ -61,6 +64,7 @@ class Learner:
         self.config, self.spec, self.planned_updates = config, spec, planned_updates
         self.device, self.dtype = choose_device(device), getattr(torch, precision)
         self.state = self.algorithm.init(config, spec, rng, self.device, self.dtype)
+        self._module_seed = int(rng.integers(2**62))
         self.noise_shape = self.algorithm.noise_shape(config, spec)
         self.observations = RunningMoments(spec.observation_size) if config.normalise_observations else None
         self.states = RunningMoments(spec.state_size) if self.observations and spec.state_size else None
@@ -77,7 +81,16 @@ class Learner:
             raise UsageError(
                 f"{group}_schedule={schedule!r} runs over the updates of a run: say how many with total_updates"
             )
-        return _SCHEDULES[schedule] if schedule in _SCHEDULES else resolve(schedule, f"{group}_schedule")
+        if schedule in _SCHEDULES:
+            return _SCHEDULES[schedule]
+        own = resolve(schedule, f"{group}_schedule")
+        try:
+            usable = math.isfinite(float(own(0.0))) and float(own(0.0)) >= 0
+        except Exception as error:
+            raise UsageError(f"{group}_schedule: your callable raised {type(error).__name__}: {error}") from error
+        if not usable:
+            raise UsageError(f"{group}_schedule: your callable gave {own(0.0)!r} at progress 0; return a factor >= 0")
+        return own
 
     @property
     def updates(self) -> int:
@@ -132,10 +145,23 @@ class Learner:
             state=self._normalise("state", batch.state),
             next_state=self._normalise("state", batch.next_state),
         )
-        metrics = self.algorithm.update(self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates())
+        with self._own_randomness():
+            metrics = self.algorithm.update(
+                self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates()
+            )
         for name, value in metrics.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._counts[name] = self._counts.get(name, 0) + 1
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """A user's modules may draw from torch (dropout): seeded per update, so that runs repeat and resume exactly."""
+        if self.config.actor is None and self.config.critic is None:
+            yield
+            return
+        with torch.random.fork_rng():
+            torch.manual_seed(self._module_seed + self.updates)
+            yield
 
     def drain(self) -> Metrics:
         """The mean of each metric since the last call."""

@@ -5,6 +5,7 @@ The panel is drawn from `progress`, the plain lines from `log`; both show evalua
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -52,7 +53,7 @@ class Console:
     """The run's voice. As a context manager it always gives the terminal back as it was.
 
     stream: where to write, standard output by default; a `rich.console.Console` is taken as it is.
-    quiet: nothing is written but notes, to standard error.
+    quiet: nothing is written but notes, to standard error. So it is, too, once nobody reads the stream any more.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Console:
         self.run_path = Path(run_path)
         self.total_steps = total_steps
         self.total_updates = total_updates
-        self.quiet = quiet
+        self._quiet = quiet
         self._out = stream if isinstance(stream, rich.console.Console) else _rich_console(stream or sys.stdout)
         self._animated = not quiet and self._out.is_terminal and not self._out.is_dumb_terminal
         self._live: Live | None = None
@@ -74,6 +75,10 @@ class Console:
         self._progress: Progress | None = None
         self._evaluation = self._best = ""
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+
+    @property
+    def quiet(self) -> bool:
+        return self._quiet or self._out.quiet
 
     def __enter__(self) -> Console:
         return self
@@ -134,10 +139,11 @@ class Console:
 
     def note(self, text: str) -> None:
         """Something that the user should know, such as a resume that is not exact; it stays on the screen."""
-        if self.quiet:
-            print(f"note: {text}", file=sys.stderr, flush=True)
-        else:
+        if not self.quiet:
             self._out.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
+        if self.quiet:  # perhaps since just now
+            with contextlib.suppress(BrokenPipeError):
+                print(f"note: {text}", file=sys.stderr, flush=True)
 
     def finish(self, lines: Sequence[str]) -> None:
         """Ends the panel, which stays as it is, and prints the last lines."""
@@ -240,9 +246,17 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def _rich_console(stream: TextIO) -> rich.console.Console:
+class _Unbreakable(rich.console.Console):
+    """Falls silent when its reader goes away (`| head`), where rich would end the process: the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+def _rich_console(stream: TextIO | None) -> rich.console.Console:
+    """stream: None where standard output was closed from the beginning (`>&-`); rich then writes nowhere."""
     # Colour may be forced on by the environment (FORCE_COLOR in CI); only a real terminal can be redrawn.
-    return rich.console.Console(file=stream, force_terminal=stream.isatty(), highlight=False)
+    return _Unbreakable(file=stream, force_terminal=stream is not None and stream.isatty(), highlight=False)
 
 
 def _is_loss(name: str) -> bool:

@@ -35,17 +35,16 @@ class Jsonl:
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
-    def truncate(self, length: int) -> None:
-        """Drops every byte after `length`, and a last line that a crash left without its end."""
-        size = os.fstat(self._file.fileno()).st_size
-        if not 0 <= length <= size:
-            raise OffbeatError(
-                f"{self.path} has {size} bytes, but its checkpoint was made when it had {length}: lines are missing; "
-                f"put the file back, or move it away to go on with an empty log"
-            )
+    def truncate(self, length: int) -> bool:
+        """Drops every byte after `length`; True where the file now ends exactly there, as when `sync` returned it.
+
+        False where it does not: the file was moved, cut short or changed. The whole lines that are there stay.
+        """
         with self.path.open("rb") as reader:
             kept = reader.read(length)
-        self._file.truncate(kept.rfind(b"\n") + 1)
+        end = kept.rfind(b"\n") + 1
+        self._file.truncate(end)
+        return end == length
 
     def close(self) -> None:
         self._file.close()

@@ -28,7 +28,7 @@ class Policy(Protocol):
 
 
 NUMPY_BELOW = 32
-"""NumPy acts faster than torch below about this many environments (benchmarks in docs/design.md)."""
+"""NumPy acts faster than torch below about this many environments on the CPUs that we measured."""
 
 
 def make_policy(
@@ -42,7 +42,8 @@ def make_policy(
     """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`."""
     if description["kind"] == "module":
         if spec is None or actor is None:
-            raise UsageError("this policy is a module of your own: pass actor=, the callable that made it")
+            named = description.get("actor") or "the callable that made it"
+            raise UsageError(f"this policy is a module of your own: pass actor= ({named})")
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)

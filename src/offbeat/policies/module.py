@@ -56,6 +56,6 @@ class ModulePolicy:
             action = self._module.sample(x, noise)[0]
         else:
             out = self._module(x)
-            mean, log_std = out if isinstance(out, tuple) else out.chunk(2, -1)
+            mean, log_std = out if isinstance(out, tuple | list) else out.chunk(2, -1)
             action = torch.tanh(mean + log_std.clip(*self._log_std).exp() * noise)
         return action.to(torch.float32).numpy(), carry, {}

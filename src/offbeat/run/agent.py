@@ -32,17 +32,20 @@ class Agent:
     """
 
     def __init__(self, algorithm: str, env: Any, **settings: Any) -> None:
-        state_key = settings.get("state_key")
-        spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings.get("env_kwargs"), state_key)
-        self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec)
+        for key in settings:
+            if key in _OF_A_RUN:
+                raise UsageError(f"{key} is a setting of a run; in a loop of your own it is yours to do: leave it out")
+        spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings)
+        planned = settings.get("total_steps") or settings.get("total_updates")
+        self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end=bool(planned))
 
     @classmethod
     def from_config(cls, config: Config, spec: EnvSpec) -> Agent:
         agent = cls.__new__(cls)
-        agent._prepare(config, spec)
+        agent._prepare(config, spec, has_end=True)
         return agent
 
-    def _prepare(self, config: Config, spec: EnvSpec) -> None:
+    def _prepare(self, config: Config, spec: EnvSpec, has_end: bool) -> None:
         run, learner = config.run, config.learner
         self.config, self.spec = config, spec
         self.pace = Pace(run.updates_per_step, run.warmup_steps)
@@ -55,12 +58,16 @@ class Agent:
             learner,
             spec,
             rng=self.streams.initial,
-            planned_updates=planned,
+            planned_updates=planned if has_end else None,
             device=run.device,
             precision=run.precision,
         )
         self.schema = Schema.transitions(spec)
-        self.shard = Shard(self.schema, run.capacity)
+        try:
+            self.shard = Shard(self.schema, run.capacity)
+        except (MemoryError, ValueError) as error:
+            size = Shard.nbytes(self.schema, run.capacity) / 2**30
+            raise UsageError(f"capacity={run.capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
         self.experience = Uniform([self.shard], n_step=learner.n_step, gamma=learner.gamma)
         self.steps = 0
         self._policies: dict[int, Policy] = {}
@@ -76,8 +83,7 @@ class Agent:
 
         The first `random_steps` observed steps act uniformly at random, unless deterministic.
         """
-        batch = self.spec.layout.batch_of(obs)
-        rows = self.spec.layout.encode(obs, batch).reshape(batch or 1, self.spec.observation_size)
+        rows, stack = self.spec.layout.read(obs)
         if not deterministic and self.steps < self.config.run.random_steps:
             action = self.streams.acting.uniform(-1.0, 1.0, (len(rows), self.spec.action_size))
         else:
@@ -86,7 +92,7 @@ class Agent:
             rng = None if deterministic else self.streams.acting
             action, _, _ = policy.act(rows, policy.initial_carry(len(rows)), rng)
         action = self.spec.to_environment(action)
-        return action if batch is not None else action[0]
+        return action if stack else action[0]
 
     def observe(
         self,
@@ -112,14 +118,13 @@ class Agent:
         envs = np.arange(count) if envs is None else np.asarray(envs, np.int64).reshape(count)
         if (missing := int(envs.max()) + 1 - self._counts.shape[1]) > 0:
             self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
-        size = self.spec.observation_size
         columns: dict[str, Array] = {
-            "obs": self._encode(obs, count).reshape(count, size),
+            "obs": self._encode(obs, count),
             "action": self.spec.from_environment(np.asarray(action)).reshape(count, self.spec.action_size),
             "reward": np.asarray(reward, np.float32).reshape(count),
             "terminated": terminated.astype(np.float32),
             "truncated": truncated.astype(np.float32),
-            "next_obs": self._encode(next_obs, count).reshape(count, size),
+            "next_obs": self._encode(next_obs, count),
             "version": np.full(count, self.learner.updates),
             "env": envs,
             "episode": self._counts[0, envs],
@@ -131,9 +136,14 @@ class Agent:
             columns["state"], columns["next_state"] = (
                 np.asarray(each, np.float32).reshape(count, self.spec.state_size) for each in (state, next_state)
             )
-        for name in ("obs", "next_obs", "action", "reward"):
-            if not np.isfinite(columns[name]).all():
+        for name in ("action", "reward", "state", "next_state"):
+            if name in columns and not np.isfinite(columns[name]).all():
                 raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
+        if (np.abs(columns["action"]) > 1.0 + 1e-5).any():
+            raise UsageError(
+                f"observe: action {np.asarray(action).tolist()} is outside the environment's bounds, "
+                f"{self.spec.action_low} to {self.spec.action_high}; pass what the environment was given"
+            )
         ended = terminated | truncated
         self._counts[0, envs] += ended
         self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
@@ -147,10 +157,10 @@ class Agent:
         return self.learner.drain()
 
     def _encode(self, obs: Any, count: int) -> Array:
-        batch = self.spec.layout.batch_of(obs)
-        if (batch or 1) != count:
-            raise UsageError(f"observe: {batch or 1} observations came with {count} terminated flags")
-        return self.spec.layout.encode(obs, batch)
+        rows, _ = self.spec.layout.read(obs)
+        if len(rows) != count:
+            raise UsageError(f"observe: {len(rows)} observations came with {count} terminated flags")
+        return rows
 
     # What the runner calls.
 
@@ -253,13 +263,23 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
         )
 
 
-def _spec_of(env: Any, env_kwargs: Mapping[str, Any] | None, state_key: str | None) -> EnvSpec:
+_OF_A_RUN = frozenset(
+    (
+        *("env", "num_envs", "max_episode_steps", "reward_shaping", "out", "name", "logger", "quiet", "threads"),
+        *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
+    )
+)
+"""Settings that only a run heeds."""
+
+
+def _spec_of(env: Any, settings: Mapping[str, Any]) -> EnvSpec:
     import gymnasium
 
     from offbeat.envs import make_vector
 
     single = isinstance(env, gymnasium.Env)
-    vector = make_vector((lambda: env) if single else env, env_kwargs=env_kwargs, state_key=state_key)
+    options = {key: settings[key] for key in ("env_kwargs", "env_wrapper", "state_key") if key in settings}
+    vector = make_vector((lambda: env) if single else env, **options)
     if isinstance(env, str):
         vector.close()
     return vector.spec

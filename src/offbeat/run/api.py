@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.collect.inline import Inline
 from offbeat.deploy import LoadedPolicy, load_policy
-from offbeat.envs import Vector, make_vector
+from offbeat.envs import Vector, is_vector_env, make_vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.console import Console
 from offbeat.policies import make_policy
@@ -39,6 +40,7 @@ class RunResult:
     history: list[Evaluation] = field(default_factory=list)
 
     def policy(self, **options: Any) -> LoadedPolicy:
+        """The final policy; an actor of your own is passed as for `load_policy`."""
         return load_policy(self.path, **options)
 
 
@@ -63,13 +65,12 @@ def train(algorithm: str, env: Any, *, eval_env: Any = None, **settings: Any) ->
 
 def train_config(config: Config, *, env: Any = None, eval_env: Any = None) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
-    parts = _Parts(config, env, eval_env)
     with _threads(config.run.threads):
-        agent, collector = parts.build()
+        parts = _build(_Environments(config, env, eval_env))
         directory = RunDirectory.create(config, versions())
         directory.lock()
         try:
-            return _train(parts, agent, collector, directory, None)
+            return _train(parts, directory, None)
         finally:
             directory.unlock()
 
@@ -92,19 +93,20 @@ def resume(
     directory = RunDirectory.open(path)
     directory.lock()
     try:
-        notes = Checkpoints(directory.path).load(checkpoint).notes
+        snapshot = Checkpoints(directory.path).load(checkpoint)
+        notes, done = snapshot.notes, snapshot.values["progress"]
+        for key, total, count in (("steps", total_steps, done["step"]), ("updates", total_updates, done["updates"])):
+            if total is not None and total < count:
+                raise UsageError(f"total_{key}={total} is a total, and {path} has made {count} {key} already")
         changes = {"total_steps": total_steps, "total_updates": total_updates, "quiet": quiet}
         given = {key: value for key, value in {**changes, **callables}.items() if value is not None}
         config = settings_module.build(notes["algorithm"], {**notes["config"], **given})
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
-        parts = _Parts(config, env, eval_env)
         with _threads(config.run.threads):
-            agent, collector = parts.build()
-            check_same(notes, config.algorithm, agent.spec)
-            text = settings_module.write_yaml(config, versions())
-            (directory.path / "config.yaml").write_text(text)
-            return _train(parts, agent, collector, directory, checkpoint)
+            parts = _build(_Environments(config, env, eval_env))
+            check_same(notes, config.algorithm, parts.agent.spec)
+            return _train(parts, directory, checkpoint)
     finally:
         directory.unlock()
 
@@ -129,9 +131,9 @@ def evaluate_run(
     snapshot = Checkpoints(directory.path).load(checkpoint)
     notes = snapshot.notes
     config = settings_module.build(notes["algorithm"], {**_without_training_code(notes["config"]), **callables})
-    parts = _Parts(config, env, None)
+    environments = _Environments(config, env, None)
     seed = config.run.seed if seed is None else seed
-    vector = parts.vector("eval", min(episodes, MOST_ENVIRONMENTS), seed=seed, evaluation=True)
+    vector = environments.evaluation(episodes, seed)
     check_same(notes, config.algorithm, vector.spec)
     own = getattr(config.learner, "actor", None)
     policy = make_policy(
@@ -145,7 +147,7 @@ def evaluate_run(
         vector.close()
     if not video:
         return EvaluationOfRun(*results)
-    return EvaluationOfRun(*results, video=_video(parts, directory, policy, snapshot.values["steps"], seed))
+    return EvaluationOfRun(*results, video=_video(environments, directory, policy, snapshot.values["steps"], seed))
 
 
 def _without_training_code(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,10 +177,10 @@ def _acting_weights(arrays: Mapping[str, Any], config: Config) -> dict[str, Any]
     return weights
 
 
-def _video(parts: _Parts, directory: RunDirectory, policy: Any, step: int, seed: int) -> Path:
+def _video(environments: _Environments, directory: RunDirectory, policy: Any, step: int, seed: int) -> Path:
     from offbeat.observe.video import write_video
 
-    vector = parts.vector("eval", 1, seed=seed, evaluation=True, render_mode="rgb_array")
+    vector = environments.evaluation(1, seed, render_mode="rgb_array")
     try:
         frames = record(vector, policy)
     finally:
@@ -188,26 +190,33 @@ def _video(parts: _Parts, directory: RunDirectory, policy: Any, step: int, seed:
     return write_video(frames, directory.path / "videos" / f"step-{step}", fps=30)
 
 
-class _Parts:
-    """What a run is assembled from: its config and the environments that a config can only name."""
+class _Environments:
+    """Makes the vectors of a run: from its config, or from environments that a config can only name."""
 
     def __init__(self, config: Config, env: Any, eval_env: Any) -> None:
         self.config = config
         self.env = env if env is not None else config.run.env
         self.eval_env = eval_env
-        if not self.env:
+        if self.env == "":
             raise UsageError("env is missing: give a Gymnasium id (--env Pendulum-v1) or module:factory")
         if isinstance(self.env, str) and self.env.startswith("<"):
             raise UsageError(f"the run's environment was {self.env} in Python, which a file cannot hold: pass env=")
 
-    def vector(self, purpose: str, num_envs: int, *, seed: int, evaluation: bool = False, **options: Any) -> Vector:
+    def training(self) -> Vector:
         run = self.config.run
-        env = self.eval_env if evaluation and self.eval_env is not None else self.env
-        if evaluation and self.eval_env is None and not isinstance(env, str) and not callable(env):
+        if is_vector_env(self.env) and self.eval_env is None:
             raise UsageError(
-                f"{_called(env)} is one vector environment and training uses it: pass eval_env= for evaluation, "
+                f"{_called(self.env)} is one vector environment and training uses it: pass eval_env= for evaluation, "
                 "or a factory that makes the environment instead of the environment itself"
             )
+        return self._vector(self.env, "train", run.num_envs, run.seed)
+
+    def evaluation(self, episodes: int, seed: int, **options: Any) -> Vector:
+        env = self.env if self.eval_env is None else self.eval_env
+        return self._vector(env, "eval", min(episodes, MOST_ENVIRONMENTS), seed, own_number=True, **options)
+
+    def _vector(self, env: Any, purpose: str, num_envs: int, seed: int, **options: Any) -> Vector:
+        run = self.config.run
         return make_vector(
             env,
             num_envs,
@@ -217,63 +226,92 @@ class _Parts:
             env_wrapper=run.env_wrapper,
             max_episode_steps=run.max_episode_steps,
             state_key=run.state_key,
-            own_number=evaluation,
             **options,
         )
 
-    def evaluation_vector(self) -> Vector:
-        run = self.config.run
-        return self.vector("eval", min(run.eval_episodes, MOST_ENVIRONMENTS), seed=run.seed, evaluation=True)
 
-    def build(self) -> tuple[Agent, Inline]:
-        """Agent and collector, before anything is written: whatever does not fit is refused here."""
-        run = self.config.run
-        if not isinstance(self.env, str) and not callable(self.env) and self.eval_env is None:
-            self.evaluation_vector()  # refuses
-        shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
-        vector = self.vector("train", run.num_envs, seed=run.seed)
-        agent = Agent.from_config(self.config, vector.spec)
-        collector = Inline(
-            vector,
-            agent.policy(vector.num_envs),
-            agent.schema,
-            agent.streams.acting,
-            random_steps=run.random_steps,
-            reward_shaping=shaping,
-            total_steps=run.total_steps,
+@dataclass(frozen=True)
+class _Parts:
+    """What a runner drives."""
+
+    agent: Agent
+    collector: Inline
+    evaluation: Vector
+
+
+def _build(environments: _Environments) -> _Parts:
+    """Everything that a run needs, before anything is written: whatever does not fit is refused here."""
+    config, run = environments.config, environments.config.run
+    shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
+    vector = environments.training()
+    agent = Agent.from_config(config, vector.spec)
+    if agent.learner.planned_updates == 0:
+        raise UsageError(
+            f"total_steps={run.total_steps} with warmup_steps={run.warmup_steps} and updates_per_step="
+            f"{run.updates_per_step:g} makes no update: nothing would be learned; use more steps or a shorter warm-up"
         )
-        return agent, collector
+    evaluation = environments.evaluation(run.eval_episodes, run.seed)
+    _check_apart(vector, evaluation)
+    collector = Inline(
+        vector,
+        agent.policy(vector.num_envs),
+        agent.schema,
+        agent.streams.acting,
+        random_steps=run.random_steps,
+        reward_shaping=shaping,
+        total_steps=run.total_steps,
+    )
+    return _Parts(agent, collector, evaluation)
 
 
-def _train(
-    parts: _Parts, agent: Agent, collector: Inline, directory: RunDirectory, checkpoint: str | None
-) -> RunResult:
+def _check_apart(training: Vector, evaluation: Vector) -> None:
+    mine, theirs = training.spec, evaluation.spec
+    if (mine.layout, mine.action_shape) != (theirs.layout, theirs.action_shape):
+        raise UsageError(
+            f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
+            "pass an eval_env with the same spaces"
+        )
+    if any(own is other for own in training.owned for other in evaluation.owned):
+        raise UsageError(
+            f"training and evaluation got the same {mine.name} object, and evaluation would reset it in the middle of "
+            "training's episodes: make the environment inside the factory, or pass another one as eval_env"
+        )
+
+
+def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None) -> RunResult:
     """Trains in a directory that this process has locked, from its checkpoint if one is named."""
-    run = parts.config.run
+    config, run = parts.agent.config, parts.agent.config.run
     with (
         Stop() as stop,
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
-        closing(Runner(agent, collector, parts.evaluation_vector, directory, console, stop)) as runner,
+        closing(Runner(parts.agent, parts.collector, parts.evaluation, directory, console, stop)) as runner,
     ):
+        console.start(_introduction(config, parts, directory))
+        if checkpoint is not None:
+            runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
+            directory.record(config, versions())
+        if parts.evaluation.spec.max_episode_steps is None:
+            runner.note(f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end")
         try:
-            console.start(_introduction(parts.config, agent, directory))
-            if checkpoint is not None:
-                runner.resume(checkpoint)
             status = runner.train()
-        except BaseException:
-            directory.log("failed\n" + traceback.format_exc())
-            runner.fail()
+        except BaseException as error:
+            runner.fail(traceback.format_exc())
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OffbeatError(
+                    f"the disk of {directory.path} is full; its last checkpoint is good: free some space and go on "
+                    f"with `offbeat resume {directory.path}`"
+                ) from error
             raise
         result = RunResult(directory.path, status, runner.history[-1] if runner.history else None, runner.history)
         console.finish(_conclusion(result, runner))
         return result
 
 
-def _introduction(config: Config, agent: Agent, directory: RunDirectory) -> list[str]:
-    run = config.run
+def _introduction(config: Config, parts: _Parts, directory: RunDirectory) -> list[str]:
+    run, count = config.run, parts.collector.num_envs
     return [
-        f"{config.algorithm} on {run.env}: {run.num_envs} environment(s), {run.total_steps:,} steps, seed {run.seed}, "
-        f"{agent.learner.device}, {torch.get_num_threads()} thread(s)",
+        f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {run.total_steps:,} steps, "
+        f"seed {run.seed}, {parts.agent.learner.device}, {torch.get_num_threads()} thread(s)",
         f"files: {directory.path}",
     ]
 

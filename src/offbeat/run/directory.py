@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,17 +28,28 @@ class RunDirectory:
 
     @classmethod
     def create(cls, config: Config, versions: dict[str, str]) -> RunDirectory:
-        """A new directory OUT/NAME, with config.yaml in it. Never an existing one."""
+        """A new directory OUT/NAME, with config.yaml in it. Never an existing one; all of it is made, or nothing."""
         out, name = Path(config.run.out), config.run.name
-        if name is not None:
-            path = out / name
-            if path.exists():
-                raise UsageError(f"{path} exists already: choose another --name, or go on with `offbeat resume {path}`")
-            path.mkdir(parents=True)
-        else:
-            path = _fresh(out, config)
-        durable.write_file(path / "config.yaml", write_yaml(config, versions).encode())
-        return cls(path)
+        if name is not None and (name in ("", ".", "..") or any(separator in name for separator in "/\\")):
+            raise UsageError(
+                f"name={name!r} is not the name of one directory, but the run is exactly OUT/NAME: use a plain name; "
+                "folders above the run belong into out"
+            )
+        try:
+            path = _fresh(out, config) if name is None else _make(out / name)
+        except FileExistsError as error:
+            path = Path(error.filename)
+            raise UsageError(
+                f"{path} exists already: choose another --name, or go on with `offbeat resume {path}`"
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"out={str(out)!r} cannot hold a run: {error.filename} cannot be made ({error.strerror}); choose a "
+                "directory that is there and may be written to, or one that can be made"
+            ) from error
+        directory = cls(path)
+        directory.record(config, versions)
+        return directory
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -47,6 +59,10 @@ class RunDirectory:
                 f"{path} is not a run: it has no config.yaml; give the directory that `offbeat train` printed"
             )
         return cls(path)
+
+    def record(self, config: Config, versions: dict[str, str]) -> None:
+        """Writes config.yaml: what the run was made from."""
+        durable.write_file(self.path / "config.yaml", write_yaml(config, versions).encode())
 
     def lock(self) -> None:
         """Takes the run for this process, or says who has it."""
@@ -112,12 +128,24 @@ class RunDirectory:
 def _fresh(out: Path, config: Config) -> Path:
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.run.env or "environment").strip("-.")
     stem = f"{config.algorithm}-{env}-{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    out.mkdir(parents=True, exist_ok=True)
     for attempt in range(1_000):
-        path = out / (f"{stem}-{attempt + 1}" if attempt else stem)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
+        with contextlib.suppress(FileExistsError):
+            return _make(out / (f"{stem}-{attempt + 1}" if attempt else stem))
     raise OffbeatError(f"{out} holds a thousand runs named {stem}; give this one a --name")
+
+
+def _make(path: Path) -> Path:
+    """Makes a new directory and those above it, or none of them."""
+    above = []
+    try:
+        for each in reversed(path.parents):
+            if not each.exists():
+                each.mkdir(exist_ok=True)  # another run may make it at the same time
+                above.append(each)
+        path.mkdir()
+    except OSError:
+        for each in reversed(above):
+            with contextlib.suppress(OSError):  # the other run is in it
+                each.rmdir()
+        raise
+    return path

@@ -20,7 +20,7 @@ class Pace:
 
     def planned(self, env_steps: int) -> int:
         """Updates that belong to the first `env_steps` steps."""
-        ratio = Fraction(self.updates_per_step).limit_denominator(10**6)
+        ratio = Fraction(repr(float(self.updates_per_step)))
         return max(0, (env_steps - self.warmup_steps) * ratio.numerator // ratio.denominator)
 
     def updates_due(self, env_steps: int, updates: int) -> int:

@@ -34,10 +34,6 @@ class Progress:
         self._marks = deque([(self._start, 0, 0)])
 
     @property
-    def done(self) -> bool:
-        return self.step >= self.total_steps or (self.total_updates is not None and self.updates >= self.total_updates)
-
-    @property
     def return_100(self) -> float | None:
         return float(np.mean(self.returns)) if self.returns else None
 
@@ -78,12 +74,12 @@ class Progress:
             self.lengths.append(episode.length)
 
     def due(self, event: str) -> bool:
-        """Whether `event` is due now; if so, the next is at the following multiple of its interval."""
-        every = self._every[event]
-        if not every or self.step < self._next[event]:
-            return False
-        self._next[event] = (self.step // every + 1) * every
-        return True
+        return bool(self._every[event]) and self.step >= self._next[event]
+
+    def settle(self, event: str) -> None:
+        """The event has been dealt with; the next is due at the following multiple of its interval."""
+        if self._every[event]:
+            self._next[event] = (self.step // self._every[event] + 1) * self._every[event]
 
     def counters(self) -> dict[str, Any]:
         """What belongs to the run's logical state."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from offbeat.deploy import export_policy
 from offbeat.envs import Vector
-from offbeat.errors import UsageError
+from offbeat.errors import OffbeatError
 from offbeat.observe.console import Console
 from offbeat.observe.jsonl import Jsonl
 from offbeat.observe.jsonl import read as read_jsonl
@@ -35,18 +36,22 @@ class Collector(Protocol):
 
 
 class Runner:
-    """Drives an agent through a run's directory. `stop` is asked between two steps of anything that takes time."""
+    """Drives an agent through a run's directory, evaluating on `vector`.
+
+    `stop` is asked between two steps of anything that takes time.
+    """
 
     def __init__(
         self,
         agent: Agent,
         collector: Collector,
-        make_evaluation_vector: Callable[[], Vector],
+        vector: Vector,
         directory: RunDirectory,
         console: Console,
         stop: Callable[[], bool],
     ) -> None:
-        self.agent, self.collector, self.directory, self.console, self.stop = agent, collector, directory, console, stop
+        self.agent, self.collector, self.vector = agent, collector, vector
+        self.directory, self.console, self.stop = directory, console, stop
         self.run = agent.config.run
         every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
         self.progress = Progress(self.run.total_steps, self.run.total_updates, every)
@@ -55,10 +60,8 @@ class Runner:
         self.evaluations = Jsonl(directory.path / "evaluations.jsonl")
         self.tensorboard: TensorBoard | None = None
         self.history: list[Evaluation] = []
-        self._make_vector = make_evaluation_vector
-        self._vector: Vector | None = None
         self._purge_step: int | None = None
-        self._lag = 0
+        self._lag, self._learned = 0, False
         self._published: Any = None
 
     def resume(self, which: str) -> None:
@@ -70,8 +73,9 @@ class Runner:
         for sentence in inexact:
             self.note(sentence)
         self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
-        self.metrics.truncate(snapshot.notes["files"]["metrics"])
-        self.evaluations.truncate(snapshot.notes["files"]["evaluations"])
+        for name, file in (("metrics", self.metrics), ("evaluations", self.evaluations)):
+            if not file.truncate(snapshot.notes["files"][name]):
+                self.note(f"{file.path} is shorter than at the checkpoint: earlier lines are missing and stay so")
         self.history = [
             Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
             for line in read_jsonl(self.evaluations.path)
@@ -81,30 +85,38 @@ class Runner:
 
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""
-        progress = self.progress
+        progress, begun = self.progress, self.progress.step
         if "tensorboard" in self.run.logger:
             self.tensorboard = TensorBoard(self.directory.path / "tensorboard", purge_step=self._purge_step)
         self._summary("running")
         if not self.checkpoints.names():
             self._checkpoint()  # so that a run killed at any moment has something to resume from
-        while not (progress.done or self.stop()):
+        # What an interrupted run left undone comes first: updates, then a log or an evaluation.
+        while self._learn() and self._when_due() and not self._at_end():
             self._publish()
-            if self.agent.pace.may_collect(progress.step, progress.updates):
-                self._collect()
-            if self._learn():
-                self._when_due()
+            self._collect()
             self.directory.status("running")
             self.console.progress(progress)
-        if self.agent.learner.pending():
-            self._log()
-        status = "stopped" if self.stop() else "finished"
-        if status == "finished":
-            self._evaluate()
-            status = "stopped" if self.stop() else status
-        self._checkpoint()
+        if self.stop():
+            status = "stopped"
+        else:
+            if self.agent.learner.pending():
+                self._log()
+            status = "finished" if self._evaluate() else "stopped"
+        if self._purge_step is None or self._moved(begun) or status == "stopped":
+            self._checkpoint()
         self._summary(status)
         self.directory.status(status, force=True)
         return status
+
+    def _at_end(self) -> bool:
+        progress = self.progress
+        by_updates = progress.total_updates is not None and progress.updates >= progress.total_updates
+        return self.stop() or by_updates or progress.step >= progress.total_steps
+
+    def _moved(self, begun: int) -> bool:
+        """Whether anything was done since the checkpoint that this run was resumed from."""
+        return self.progress.step > begun or self._learned
 
     def _publish(self) -> None:
         publication = self.agent.publication()
@@ -113,7 +125,12 @@ class Runner:
             self._published = publication
 
     def _collect(self) -> None:
-        chunk = self.collector.poll()
+        try:
+            chunk = self.collector.poll()
+        except (KeyboardInterrupt, OffbeatError):
+            if self.stop():  # Ctrl-C goes to environments in processes of their own, too: their end is our wish
+                return
+            raise
         self.agent.add(chunk)
         self.progress.after(chunk)
         if len(chunk):
@@ -132,16 +149,25 @@ class Runner:
             self.agent.learn(count)
             progress.updates += count
             due -= count
+            self._learned = True
         return True
 
-    def _when_due(self) -> None:
-        if self.progress.due("log"):
+    def _when_due(self) -> bool:
+        """Logs, evaluates and saves what is due; False when asked to stop during an evaluation (made on resume)."""
+        progress = self.progress
+        if progress.due("log"):
+            progress.settle("log")
             self._log()
-        if self.progress.due("eval"):
-            self._evaluate()
-        if self.progress.due("checkpoint") and not self.progress.done:
-            self._checkpoint()
-            self._summary("running")
+        if progress.due("eval"):
+            if not self._evaluate():
+                return False
+            progress.settle("eval")
+        if progress.due("checkpoint"):
+            progress.settle("checkpoint")
+            if not self._at_end():
+                self._checkpoint()
+                self._summary("running")
+        return True
 
     def _log(self) -> None:
         progress, learner = self.progress, self.agent.learner
@@ -170,20 +196,19 @@ class Runner:
         steps = self.progress.step - self.run.warmup_steps
         return self.progress.updates / steps if steps > 0 else None
 
-    def _evaluate(self) -> None:
-        """Plays the evaluation episodes with the weights of this moment, unless these have been played already."""
+    def _evaluate(self) -> bool:
+        """Plays the evaluation episodes with the weights of this moment, unless these have been played already.
+
+        False when asked to stop in between: the evaluation then has not happened.
+        """
         publication, progress = self.agent.publication(), self.progress
         if self.history and self.history[-1].step == progress.step and self.history[-1].version == publication.version:
-            return
-        if self._vector is None:
-            self._vector = self._make_vector()
-            self._check_evaluation(self._vector)
-        policy = self.agent.policy(self._vector.num_envs)
+            return True
+        policy = self.agent.policy(self.vector.num_envs)
         policy.load(publication.weights)
-        self._published = None  # the collector may share that policy object
-        results = evaluate(self._vector, policy, self.run.eval_episodes, self.stop)
+        results = evaluate(self.vector, policy, self.run.eval_episodes, self.stop)
         if results is None:
-            return
+            return False
         result = Evaluation(progress.step, publication.version, *results)
         self.history.append(result)
         self.evaluations.write(result.to_json())
@@ -195,14 +220,7 @@ class Runner:
         self.directory.log(f"step {progress.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
         if self.tensorboard is not None:
             self.tensorboard.write(progress.step, {"evaluation_return": result.mean_return})
-
-    def _check_evaluation(self, vector: Vector) -> None:
-        mine, theirs = self.agent.spec, vector.spec
-        if (mine.layout, mine.action_shape) != (theirs.layout, theirs.action_shape):
-            raise UsageError(
-                f"the evaluation environment {theirs.name} does not have the observation and action spaces of "
-                f"{mine.name}: pass an eval_env with the same spaces"
-            )
+        return True
 
     def _snapshot(self) -> Snapshot:
         snapshot = self.agent.snapshot()
@@ -259,10 +277,15 @@ class Runner:
             }
         )
 
-    def fail(self) -> None:
-        """Marks the run as failed; its last checkpoint stays as it is."""
-        self._summary("failed")
-        self.directory.status("failed", force=True)
+    def fail(self, trace: str) -> None:
+        """Marks the run as failed; its last checkpoint stays as it is.
+
+        On a full disk not even this can be written: then the error that ended the run is what matters, not this one.
+        """
+        with contextlib.suppress(OSError):
+            self._summary("failed")
+            self.directory.status("failed", force=True)
+            self.directory.log("failed\n" + trace)
 
     def note(self, text: str) -> None:
         self.console.note(text)
@@ -270,8 +293,7 @@ class Runner:
 
     def close(self) -> None:
         self.collector.close()
-        if self._vector is not None:
-            self._vector.close()
+        self.vector.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
         self.metrics.close()

@@ -132,7 +132,13 @@ class OwnActor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         out = self.own(obs)
-        return torch.cat(out, -1) if isinstance(out, tuple) else out
+        if isinstance(out, tuple | list):
+            out = torch.cat(tuple(out), -1)
+        if not isinstance(out, Tensor):
+            raise UsageError(
+                f"your actor returned a {type(out).__name__}; return (mean, log_std), or one tensor of both"
+            )
+        return out
 
 
 class OwnSampler(nn.Module):

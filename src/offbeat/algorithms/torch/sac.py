@@ -71,7 +71,7 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
         actor_module, critic_module = _actor(config, spec, rng), _critics(config, spec, rng)
     actor = Network(actor_module.to(device, dtype), short_name if config.actor is None else own_name, *how)
     critic = Network(critic_module.to(device, dtype), short_name if config.critic is None else str, *how)
-    _check_shapes(config, spec, actor, critic)
+    _check_shapes(spec, actor, critic)
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
     log_temperature = torch.tensor([temperature], device=device, dtype=dtype).log()
     adams = Adam(actor.flat), Adam(critic.flat), Adam(log_temperature)
@@ -94,17 +94,25 @@ def _critics(config: SAC, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     return Critics(spec, config.critics, hidden, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
 
 
-def _check_shapes(config: SAC, spec: EnvSpec, actor: Network, critic: Network) -> None:
+def _check_shapes(spec: EnvSpec, actor: Network, critic: Network) -> None:
     """Two rows of zeros through both networks, so that a user's own modules fail here and in words."""
     obs, state, noise = (actor.flat.new_zeros(2, n) for n in (spec.observation_size, spec.state_size, spec.action_size))
     sampler, size = isinstance(actor.module, OwnSampler), spec.action_size
-    out = actor(obs, noise) if sampler else actor(obs)
-    if out.shape != (2, size + 1 if sampler else 2 * size):
-        raise UsageError(
-            f"your actor gave {out.shape[1:].numel()} numbers per row: return (mean, log_std), each (batch, {size}), "
-            f"or have a method sample(obs, noise) that returns an action (batch, {size}) and its log_prob (batch,)"
-        )
-    critic(obs, state, noise)
+    for name, network, inputs in (
+        ("actor", actor, (obs, noise) if sampler else (obs,)),
+        ("critic", critic, (obs, state, noise)),
+    ):
+        network.module.eval()  # so that batch norm and its like do not count these rows
+        try:
+            out = network(*inputs)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise UsageError(f"your {name} raised {type(error).__name__} on two rows of zeros: {error}") from error
+        network.module.train()
+        if name == "actor" and out.shape != (2, size + 1 if sampler else 2 * size):
+            raise UsageError(
+                f"your actor gave {tuple(out.shape)} for 2 rows: return (mean, log_std), each (batch, {size}), or have "
+                f"a method sample(obs, noise) that returns an action (batch, {size}) and its log_prob (batch,)"
+            )
 
 
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
@@ -132,10 +140,13 @@ def actor_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d_
     actor.backward(to_actor, d_out, add)
 
 
-def blocks(network: Network, batch: Batch, noise: Tensor) -> Iterator[tuple[Batch, Tensor]]:
-    """The batch and its noise (B, A) in pieces whose activations stay in the cache, where that is of use."""
+def blocks(state: State, batch: Batch, noise: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+    """The batch and its noise (B, A) in pieces whose activations stay in the cache, where that is of use.
+
+    A user's own modules always see the whole batch: to batch norm and its like, pieces are not the same.
+    """
     count = len(noise)
-    if not network.explicit or count < 2 * BLOCK_ROWS:
+    if not (state.actor.explicit and state.critic.explicit) or count < 2 * BLOCK_ROWS:
         yield batch, noise
         return
     for start in range(0, count, BLOCK_ROWS):
@@ -148,7 +159,7 @@ def update_critic(
 ) -> dict[str, Tensor]:
     """One step on  1/2 sum_e mean (Q_e - target)^2,  whose gradient at Q_e is (Q_e - target) / B."""
     loss, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
-    for index, (block, block_noise) in enumerate(blocks(state.critic, batch, noise)):
+    for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
         next_action, next_log_prob, _ = sample(config, state.actor, block.next_obs, block_noise)
         next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
         target = block.reward + block.discount * (next_q - temperature * next_log_prob)
@@ -166,7 +177,7 @@ def update_actor(
 ) -> dict[str, Tensor]:
     """One step on  mean (temperature * log pi - min_e Q_e);  only the least Q of each row has a gradient, -1 / B."""
     log_prob_sum, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
-    for index, (block, block_noise) in enumerate(blocks(state.critic, batch, noise)):
+    for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
         action, log_prob, tape = sample(config, state.actor, block.obs, block_noise)
         q, critic_tape = state.critic.forward(block.obs, block.state, action)
         least, which = q.min(0)

@@ -1,0 +1,67 @@
+"""The same synthetic transitions for every contestant; NumPy only, because each virtual environment has that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R transitions: obs, next_obs (R, O); action (R, A) in [-1, 1]; reward, terminated (R,). All float32."""
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    next_obs: np.ndarray
+    terminated: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+def rows(count: int, observation: int, action: int) -> Rows:
+    """Standard normal observations and rewards, one row in a hundred terminal."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    return Rows(
+        obs=normal(count, observation),
+        action=np.tanh(normal(count, action)),
+        reward=normal(count),
+        next_obs=normal(count, observation),
+        terminated=(rng.random(count) < 0.01).astype(np.float32),
+    )
+
+
+def environment(observation: int, action: int) -> Any:
+    """A Gymnasium environment that has spaces and is never stepped, for peers that take their sizes from one."""
+    import gymnasium
+
+    class Spaces(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observation,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (action,), np.float32)
+
+    return Spaces()
+
+
+def offbeat_columns(data: Rows) -> dict[str, np.ndarray]:
+    """The columns of Offbeat's chunk: one environment whose episodes end where `terminated` says so."""
+    ends = np.concatenate(([0], np.flatnonzero(data.terminated) + 1))
+    index = np.arange(len(data))
+    episode = np.searchsorted(ends, index, side="right") - 1
+    integers = {"version": np.zeros_like(index), "env": np.zeros_like(index), "episode": episode}
+    return {
+        "obs": data.obs,
+        "action": data.action,
+        "reward": data.reward,
+        "terminated": data.terminated,
+        "truncated": np.zeros_like(data.terminated),
+        "next_obs": data.next_obs,
+        **integers,
+        "step": index - ends[episode],
+    }

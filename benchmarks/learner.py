@@ -1,0 +1,87 @@
+"""SAC updates per second, sampling included, against the peers: python benchmarks/learner.py"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+import machine
+import report
+from contest import Entry, Score, Worker, chosen, compete, workers
+
+UPDATES_PER_CALL = 16
+FLOOR = "matrix products"
+ENTRIES = (
+    Entry("offbeat", "learners.offbeat"),
+    Entry("stable-baselines3", "learners.stable_baselines3"),
+    Entry("stable-baselines3 fused", "learners.stable_baselines3_fused"),
+    Entry("sbx", "learners.sbx", "sbx"),
+    Entry("skrl", "learners.skrl", "skrl"),
+    Entry("plain script", "learners.plain"),
+    Entry(FLOOR, "learners.products"),
+)
+SHAPES: dict[str, dict[str, Any]] = {
+    "small": {"observation": 17, "action": 6, "hidden": [256, 256], "batch": 256},
+    "large": {"observation": 48, "action": 12, "hidden": [512, 256, 128], "batch": 8192},
+}
+THREADS = {"small": [1, 2], "large": [2]}
+
+
+def title(shape: str, threads: int) -> str:
+    sizes = SHAPES[shape]
+    hidden = "-".join(str(size) for size in sizes["hidden"])
+    return f"{hidden}, batch {sizes['batch']}, {threads} thread{'s' * (threads > 1)}"
+
+
+def run_case(shape: str, threads: int, entries: list[Entry], options: argparse.Namespace) -> list[Score]:
+    def measure(worker: Worker) -> float:
+        return UPDATES_PER_CALL * worker.rate(options.seconds, "learn", UPDATES_PER_CALL)
+
+    with workers(entries, threads, shape=SHAPES[shape], capacity=options.capacity) as contestants:
+        for worker in contestants:
+            worker.call("learn", UPDATES_PER_CALL)  # compiles, and fills caches and allocators
+        return compete(contestants, options.rounds, measure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per contestant and round")
+    parser.add_argument("--shape", choices=sorted(SHAPES))
+    parser.add_argument("--threads", type=report.numbers, help="separated by commas")
+    parser.add_argument("--capacity", type=int, default=100_000, help="rows in replay")
+    options, out = report.arguments(parser)
+    entries, skipped = chosen(ENTRIES, options.only)
+    cases: list[tuple[str, int, list[Score]]] = []
+    with machine.watched() as where:
+        for shape in [options.shape] if options.shape else SHAPES:
+            for threads in options.threads or THREADS[shape]:
+                print(f"{title(shape, threads)} ...", flush=True)
+                cases.append((shape, threads, run_case(shape, threads, entries, options)))
+    record = {
+        "machine": where,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "capacity": options.capacity,
+        "updates_per_call": UPDATES_PER_CALL,
+        "skipped": skipped,
+        "cases": [
+            {"shape": SHAPES[shape], "threads": threads, "updates_per_second": [asdict(score) for score in scores]}
+            for shape, threads, scores in cases
+        ],
+    }
+    parts = [f"{machine.sentence(where)}. Rounds: {options.rounds} of {options.seconds:g} s, interleaved; medians."]
+    for shape, threads, scores in cases:
+        sizes = SHAPES[shape]
+        parts.append(f"**Observation {sizes['observation']}, action {sizes['action']}, {title(shape, threads)}**")
+        parts.append(report.score_table(scores, "updates/s", FLOOR))
+    parts += [report.versions([score for _, _, scores in cases for score in scores]), *skipped]
+    if out is not None:
+        panels = [(title(shape, threads), scores) for shape, threads, scores in cases]
+        report.chart(panels, "SAC updates per second", FLOOR, out / "learner.png")
+    report.publish("learner", record, "\n\n".join(parts), out)
+
+
+if __name__ == "__main__":
+    main()

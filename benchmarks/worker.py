@@ -1,0 +1,63 @@
+"""A contestant's process: python benchmarks/worker.py MODULE THREADS
+
+Reads requests as JSON lines from stdin and answers each with one JSON line on stdout. The module has a class
+`Contestant`; the first request makes it, each further one calls one of its methods. Only the standard library is
+imported here, because contestants live in virtual environments of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def limit_threads(threads: int) -> None:
+    """As many cores and threads for every contestant alike; comes before anything with a thread pool is imported."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    if threads == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+
+
+def calls_per_second(method: Callable[..., Any], arguments: list[Any], seconds: float) -> float:
+    """Calls `method` again and again for at least `seconds`."""
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        method(*arguments)
+        calls += 1
+    return calls / elapsed
+
+
+def serve(module: str) -> None:
+    """Answers until stdin ends. What the contestant prints goes to stderr, so that answers stay alone on stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    contestant: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if contestant is None:
+                contestant = importlib.import_module(module).Contestant(**request["make"])
+                answer = {"versions": contestant.versions, "setting": contestant.setting}
+            else:
+                method = getattr(contestant, request["method"])
+                seconds, arguments = request["seconds"], request["arguments"]
+                answer = method(*arguments) if seconds is None else calls_per_second(method, arguments, seconds)
+            answers.write(json.dumps({"answer": answer}) + "\n")
+        except Exception:  # reported to the parent with its traceback, which raises it there
+            answers.write(json.dumps({"error": traceback.format_exc()}) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    limit_threads(int(sys.argv[2]))
+    serve(sys.argv[1])

@@ -1,0 +1,141 @@
+"""The benchmarks run in the development environment, with Offbeat and Stable-Baselines3 alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+BOTH = ["offbeat", "stable-baselines3"]
+
+
+def run(script: str, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done
+
+
+def results(out: Path, name: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+    assert record["machine"]["cores"] >= 1
+    return record
+
+
+@pytest.fixture
+def on_the_benchmarks_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_learner_measures_both_libraries_against_the_floor(tmp_path: Path) -> None:
+    only = ",".join([*BOTH, "plain script", "matrix products"])
+    quick = ["--rounds", "2", "--seconds", "0.05", "--shape", "small", "--threads", "1", "--capacity", "2000"]
+    done = run("learner.py", "--only", only, "--out", str(tmp_path), *quick)
+    (case,) = results(tmp_path, "learner")["cases"]
+    scores = {score["name"]: score for score in case["updates_per_second"]}
+    assert list(scores) == only.split(",")
+    assert all(len(score["rounds"]) == 2 and min(score["rounds"]) > 0 for score in scores.values())
+    assert scores["stable-baselines3"]["versions"]["stable-baselines3"]
+    assert re.search(r"\| stable-baselines3 \|.*\| \d+\.\d\d x \| \d+% \|", done.stdout)
+    assert (tmp_path / "learner.md").read_text().strip() in done.stdout
+    assert (tmp_path / "learner.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_replay_measures_sampling_adding_and_memory(tmp_path: Path) -> None:
+    quick = ["--rounds", "1", "--seconds", "0.02", "--capacity", "20000", "--out", str(tmp_path)]
+    run("replay.py", "--only", ",".join(BOTH), *quick)
+    record = results(tmp_path, "replay")
+    expected = ["sample 256", "sample 8192", "add, 1 environment", "add, 64 environments", "add, 1024 environments"]
+    assert list(record["rows_per_second"]) == expected
+    for scores in record["rows_per_second"].values():
+        assert [score["name"] for score in scores] == BOTH
+        assert all(score["rounds"][0] > 0 for score in scores)
+    assert all(record["resident_bytes"][name] / 20_000 > 100 for name in BOTH)
+
+
+def test_steps_per_second_are_measured_after_learning_has_started(tmp_path: Path) -> None:
+    quick = ["--rounds", "1", "--first-step", "1010", "--steps", "20", "--out", str(tmp_path)]
+    run("end_to_end.py", "--only", ",".join(BOTH), "--threads", "1", *quick)
+    record = results(tmp_path, "end_to_end")
+    assert record["steps"] == [1010, 1030]
+    assert [score["name"] for score in record["steps_per_second"]] == BOTH
+    assert all(1 < score["rounds"][0] < 5_000 for score in record["steps_per_second"])
+
+
+def test_what_is_learned_is_measured_by_the_same_episodes(tmp_path: Path) -> None:
+    quick = ["--learning", "--learning-steps", "1010", "--seeds", "1", "--environments", "Pendulum-v1"]
+    run("end_to_end.py", "--only", ",".join(BOTH), "--threads", "1", "--out", str(tmp_path), *quick)
+    record = results(tmp_path, "learning")
+    returns = record["returns_by_seed_and_episode"]["Pendulum-v1"]
+    assert all(len(returns[name][0]) == 10 for name in BOTH)
+    assert all(-2_000 < total < 0 for name in BOTH for total in returns[name][0])
+
+
+def test_an_unknown_contestant_is_refused_with_the_names_that_there_are() -> None:
+    done = run("learner.py", "--only", "sb4", expected=1)
+    assert "sb4" in done.stderr
+    assert "stable-baselines3" in done.stderr
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_a_contestants_failure_arrives_with_its_traceback() -> None:
+    from contest import Entry, workers
+
+    failure = pytest.raises(RuntimeError, match=r"(?s)nobody failed:.*No module named 'learners\.nobody'")
+    with failure, workers([Entry("nobody", "learners.nobody")], 1):
+        pass
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_rounds_are_interleaved_and_ratios_taken_within_each() -> None:
+    from contest import Score, compete
+    from report import ratio
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.score = Score(name, {}, "")
+
+    clock: list[str] = []
+
+    def measure(worker: Any) -> float:
+        clock.append(worker.score.name)
+        slow_machine = 10.0 if len(clock) <= 2 else 1.0  # the first round is ten times slower for both
+        return (3.0 if worker.score.name == "fast" else 1.0) / slow_machine
+
+    fast, plain = compete([Fake("fast"), Fake("plain")], 3, measure)
+    assert clock == ["fast", "plain", "plain", "fast", "fast", "plain"]
+    assert ratio(fast, plain) == pytest.approx(3.0)
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_the_floor_holds_the_products_of_one_update() -> None:
+    from learners.products import products
+
+    shape = {"observation": 17, "action": 6, "hidden": [256, 256], "batch": 256}
+    counted = sum(members * rows * inner * columns for members, rows, inner, columns, _ in products(shape))
+    weights = {"actor": 17 * 256 + 256 * 256 + 256 * 12, "critic": 23 * 256 + 256 * 256 + 256}
+    inner = {"actor": weights["actor"] - 17 * 256, "critic": weights["critic"] - 23 * 256}
+    actor = 2 * weights["actor"] + weights["actor"] + inner["actor"]  # both observations, gradients of weights, inputs
+    critics = 2 * (3 * weights["critic"] + weights["critic"] + inner["critic"] + inner["critic"] + 256 * 6)
+    assert counted == 256 * (actor + critics)
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_the_document_holds_the_tables_of_the_committed_results() -> None:
+    from report import DOCUMENT, RESULTS, include
+
+    document = DOCUMENT.read_text()
+    for name in ("learner", "replay", "end_to_end", "learning"):
+        result = RESULTS / f"{name}.md"
+        if result.exists():
+            assert include(document, name, result.read_text().rstrip("\n")) == document
+        else:
+            assert include(document, name, "| table |").count("| table |") == 1

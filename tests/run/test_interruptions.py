@@ -1,0 +1,142 @@
+"""A wish to stop at any moment costs nothing: the resumed run equals the one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offbeat
+from offbeat.errors import CheckpointError, OffbeatError, UsageError
+from offbeat.observe.jsonl import read
+from offbeat.run import api
+from offbeat.run.checkpoint import digest
+from offbeat.run.runner import Runner
+
+SETTINGS: dict[str, Any] = {
+    "hidden": (8,),
+    "batch_size": 8,
+    "num_envs": 20,
+    "updates_per_step": 2.0,
+    "random_steps": 20,
+    "warmup_steps": 20,
+    "total_steps": 120,
+    "max_episode_steps": 10,
+    "eval_every": 40,
+    "eval_episodes": 2,
+    "log_every": 30,
+    "checkpoint_every": 50,
+    "capacity": 500,
+    "threads": 1,
+    "quiet": True,
+    "logger": (),
+}
+TIMES = {"wall", "steps_per_second", "updates_per_second"}
+
+
+class StopAt:
+    """Stands for `Stop`: the wish comes when it is asked for the k-th time."""
+
+    at, asked = 10**9, 0
+
+    def __enter__(self) -> StopAt:
+        type(self).asked = 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __call__(self) -> bool:
+        type(self).asked += 1
+        return self.asked >= self.at
+
+
+def _lines(path: Path, name: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in read(path / name)]
+
+
+def test_stopped_at_any_moment_and_resumed_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "Stop", StopAt)
+    straight = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="straight", **SETTINGS)
+    total = StopAt.asked
+    statuses = set()
+    # The last moments are those of the last updates and of the final evaluation: nothing of these may be lost either.
+    for moment in sorted({*np.linspace(1, total, 14).astype(int).tolist(), total - 12, total - 3}):
+        monkeypatch.setattr(StopAt, "at", moment)
+        stopped = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name=f"stopped-{moment}", **SETTINGS)
+        statuses.add(stopped.status)
+        monkeypatch.setattr(StopAt, "at", 10**9)
+        resumed = offbeat.resume(stopped.path)
+        assert resumed.status == "finished"
+        assert digest(resumed.path) == digest(straight.path), f"stopped at moment {moment} of {total}"
+        for name in ("metrics.jsonl", "evaluations.jsonl"):
+            assert _lines(resumed.path, name) == _lines(straight.path, name), f"{name}, moment {moment} of {total}"
+        best = [(run.path / "checkpoints" / "best").read_text() for run in (resumed, straight)]
+        assert best[0] == best[1]
+    assert "stopped" in statuses
+
+
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    before = {name: (run.path / name).read_bytes() for name in ("config.yaml", "summary.json", "metrics.jsonl")}
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"total_steps": 200, "hidden": (9,)}, CheckpointError, "actor/0/weight"),
+        ({"total_steps": 200, "checkpoint": "best"}, CheckpointError, "no replay"),
+        ({"total_steps": 100}, UsageError, "is a total"),
+        ({"total_updates": 10}, UsageError, "is a total"),
+    ]
+    for arguments, error, words in refused:
+        with pytest.raises(error, match=words):
+            offbeat.resume(run.path, **arguments)
+        assert {name: (run.path / name).read_bytes() for name in before} == before
+    names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert offbeat.resume(run.path).status == "finished"  # nothing to do
+    assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == names
+
+
+def test_lost_logs_do_not_keep_a_run_from_going_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    (run.path / "metrics.jsonl").unlink()
+    assert offbeat.resume(run.path, total_steps=160).status == "finished"
+    assert "metrics.jsonl is shorter" in capsys.readouterr().err
+    assert [line["step"] for line in read(run.path / "metrics.jsonl")] == [160]
+
+
+def test_a_full_disk_is_said_in_words_even_where_no_word_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("offbeat.run.directory.RunDirectory.log", full)
+    monkeypatch.setattr("offbeat.observe.jsonl.Jsonl.write", full)
+    with pytest.raises(OffbeatError, match=r"full.*offbeat resume"):
+        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+
+
+def test_the_best_return_outlives_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    best = (run.path / "checkpoints" / "best").read_text()
+    worse = (tuple([-1e9] * 2), (10, 10))
+    monkeypatch.setattr("offbeat.run.runner.evaluate", lambda *arguments: worse)
+    resumed = offbeat.resume(run.path, total_steps=200)
+    assert resumed.history[-1].mean_return == -1e9
+    assert (run.path / "checkpoints" / "best").read_text() == best
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["best_evaluation"]["mean_return"] == max(each.mean_return for each in run.history)
+
+
+def test_threads_are_set_for_the_run_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    before, seen = torch.get_num_threads(), []
+    collect = Runner._collect
+    monkeypatch.setattr(Runner, "_collect", lambda self: (seen.append(torch.get_num_threads()), collect(self))[1])
+    offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "threads": before + 1})
+    assert set(seen) == {before + 1}
+    assert torch.get_num_threads() == before

@@ -1,0 +1,39 @@
+"""module:callable: what it finds, and what is said where the module cannot be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offbeat import references
+from offbeat.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        ("x = 1\ndef make(:\n", SyntaxError, r"SyntaxError: .*\(broken_module.py, line 2\)"),
+        ("import no_such_package", ModuleNotFoundError, r"ModuleNotFoundError: No module named 'no_such_package'"),
+        ("from os import nothing_such", ImportError, r"ImportError: cannot import name 'nothing_such' from 'os'"),
+        ("size = 1 / 0", ZeroDivisionError, r"ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", SystemExit, r"SystemExit: 3"),
+    ],
+)
+def test_a_module_that_raises_is_wrong_use_with_its_cause(
+    source: str, kind: type[BaseException], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        UsageError, match=f"actor='broken_module:make': importing broken_module raised {words}"
+    ) as caught:
+        references.resolve("broken_module:make", "actor")
+    assert type(caught.value.__cause__) is kind
+
+
+@pytest.mark.parametrize("name", ["absent_module", "json.absent"])
+def test_a_module_that_is_not_there_is_told_from_one_that_raises(name: str) -> None:
+    with pytest.raises(UsageError, match=f"env='{name}:make': there is no module '{name}' in"):
+        references.resolve(f"{name}:make", "env")
