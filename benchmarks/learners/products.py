@@ -1,5 +1,6 @@
 """The floor: the matrix products of one SAC update at their own shapes, back to back, and nothing else.
 
+A bound for whoever makes these products, and not for smaller ones over blocks of rows that stay in the cache.
 Every product writes to memory that is there already. The two critics are either one batched product or two plain ones,
 whichever is faster at its shape.
 """
