@@ -11,7 +11,7 @@ import numpy as np
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.errors import CheckpointError, UsageError
-from offbeat.learn.torch import Learner
+from offbeat.learn.torch import Learner, denormals_flushed
 from offbeat.policies import Policy, make_policy
 from offbeat.references import resolve
 from offbeat.replay.shard import Shard
@@ -176,9 +176,10 @@ class Agent:
             raise UsageError("there is nothing to learn from yet: observe at least one transition before update")
         sampling, noise = self.streams.sampling, self.streams.noise
         dtype = np.float64 if self.config.run.precision == "float64" else np.float32
-        for _ in range(count):
-            batch = self.experience.sample(sampling, self.config.learner.batch_size)
-            self.learner.update(batch, np.asarray(noise.standard_normal(self.learner.noise_shape, dtype)))
+        with denormals_flushed():
+            for _ in range(count):
+                batch = self.experience.sample(sampling, self.config.learner.batch_size)
+                self.learner.update(batch, np.asarray(noise.standard_normal(self.learner.noise_shape, dtype)))
 
     def policy(self, num_envs: int) -> Policy:
         """The policy that acts for `num_envs` environments; it has no weights before `load`."""

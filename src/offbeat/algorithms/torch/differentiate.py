@@ -51,6 +51,7 @@ class Network:
         self.gradient = torch.zeros_like(self.flat)
         for parameter, view in zip(parameters, views(self.flat, parameters), strict=True):
             parameter.data = view
+        self._buffers = list(module.buffers())
         self.explicit = explicit and compile == "off" and ExplicitPass.serves(module)
         self._pass: Pass = ExplicitPass(module) if self.explicit else AutogradPass(module, parameters, compile)
 
@@ -81,7 +82,7 @@ class Network:
     def follow(self, other: Network, share: float) -> None:
         """Moves towards `other` by `share` (Polyak); buffers such as running statistics are copied."""
         self.flat.lerp_(other.flat, share)
-        for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
+        for mine, theirs in zip(self._buffers, other._buffers, strict=True):
             mine.copy_(theirs)
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
@@ -129,10 +130,18 @@ def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[
     return [torch.zeros_like(to) if each is None else each for each, to in zip(gradients, like, strict=True)]
 
 
-# Activations whose derivative follows from their own result: forward in place, backward in place.
-_FROM_RESULT: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "relu": (torch.relu_, lambda g, y: torch.ops.aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
-    "tanh": (torch.tanh_, lambda g, y: torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g)),
+def _relu(x: Tensor, bias: Tensor) -> Tensor:
+    return torch._add_relu_(x, bias)  # one pass over x instead of two
+
+
+def _tanh(x: Tensor, bias: Tensor) -> Tensor:
+    return x.add_(bias).tanh_()
+
+
+# Activations whose derivative follows from their own result: of x plus bias, in place; and back, in place.
+_FROM_RESULT: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "relu": (_relu, lambda g, y: torch.ops.aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    "tanh": (_tanh, lambda g, y: torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g)),
 }
 
 
@@ -147,7 +156,9 @@ class ExplicitPass:
         assert mlp is not None
         layers = [layer for layer in mlp.layers if isinstance(layer, Layer)]
         self._weights = [layer.weight.data for layer in layers]
+        self._transposed = [weight.transpose(-1, -2) for weight in self._weights]
         self._biases = [layer.bias.data for layer in layers]
+        self._rows_of_bias = [bias if bias.ndim == 1 else bias.unsqueeze(1) for bias in self._biases]
         self._members = mlp.members
         self._stacked_scalar = isinstance(module, Critics)
         self._activate, self._deactivate = _FROM_RESULT[mlp.activation_name]
@@ -169,9 +180,16 @@ class ExplicitPass:
         if self._members is not None:
             x = x.expand(self._members, *x.shape)
         values = [x]
-        for index, space in enumerate(self._space("forward", rows)):
-            x = _affine(self._biases[index], x, self._weights[index], space)
-            values.append(x if index == last else self._activate(x))
+        for layer, space in enumerate(self._space("forward", rows)):
+            if layer == last and self._stacked_scalar:
+                # A batched product with a vector is slow; multiplied and summed it is not.
+                scratch = torch.mul(x, self._transposed[layer], out=self._space("backward", rows)[layer - 1])
+                torch.sum(scratch, 2, keepdim=True, out=space)
+            else:
+                _product(x, self._weights[layer], space)
+            bias = self._rows_of_bias[layer]
+            x = space.add_(bias) if layer == last else self._activate(space, bias)
+            values.append(x)
         return (x.squeeze(2) if self._stacked_scalar else x), (values, [part.shape[1] for part in parts])
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
@@ -179,7 +197,11 @@ class ExplicitPass:
         for layer, g in self._back(values, gradient):
             weight_gradient, bias_gradient = self._gradients(into, layer)
             left = values[layer].transpose(-1, -2)
-            if add:
+            if g.shape[-1] == 1 and not add:
+                scratch = torch.mul(values[layer], g, out=self._space("backward", g.shape[-2])[layer - 1])
+                torch.sum(scratch, -2, out=weight_gradient.squeeze(-1))
+                torch.sum(g, -2, out=bias_gradient)
+            elif add:
                 (weight_gradient.addmm_ if g.ndim == 2 else weight_gradient.baddbmm_)(left, g)
                 bias_gradient.add_(g.sum(-2))
             else:
@@ -190,7 +212,7 @@ class ExplicitPass:
         values, sizes = tape
         *_, (_, g) = self._back(values, gradient)
         start = sum(sizes[:part])
-        result = g @ self._weights[0][..., start : start + sizes[part], :].transpose(-1, -2)
+        result = g @ self._transposed[0][..., start : start + sizes[part]]
         return result if self._members is None else result.sum(0)
 
     def _back(self, values: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -199,7 +221,7 @@ class ExplicitPass:
         spaces = self._space("backward", g.shape[-2])
         for layer in range(len(self._weights) - 1, 0, -1):
             yield layer, g
-            g = _product(g, self._weights[layer].transpose(-1, -2), spaces[layer - 1])
+            g = _product(g, self._transposed[layer], spaces[layer - 1])
             self._deactivate(g, values[layer])
         yield 0, g
 
@@ -225,11 +247,8 @@ def _mlp_of(module: nn.Module) -> MLP | None:
     return inner if isinstance(inner, MLP) else None
 
 
-def _affine(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    if weight.ndim == 2:
-        return torch.addmm(bias, x, weight, out=out)
-    return torch.baddbmm(bias.unsqueeze(1), x, weight, out=out)
-
-
 def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """left @ right into `out`."""
+    if left.shape[-1] == 1:
+        return torch.mul(left, right, out=out)
     return torch.mm(left, right, out=out) if left.ndim == 2 else torch.bmm(left, right, out=out)

@@ -154,11 +154,15 @@ def blocks(state: State, batch: Batch, noise: Tensor) -> Iterator[tuple[Batch, T
         yield Batch(*(getattr(batch, each.name)[rows] for each in fields(Batch))), noise[rows]
 
 
+def total(parts: list[Tensor]) -> Tensor:
+    return sum(parts[1:], start=parts[0])
+
+
 def update_critic(
     state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  1/2 sum_e mean (Q_e - target)^2,  whose gradient at Q_e is (Q_e - target) / B."""
-    loss, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
+    errors, values, count = [], [], len(noise)
     for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
         next_action, next_log_prob, _ = sample(config, state.actor, block.next_obs, block_noise)
         next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
@@ -166,28 +170,30 @@ def update_critic(
         q, tape = state.critic.forward(block.obs, block.state, block.action)
         error = q - target
         state.critic.backward(tape, error / count, add=index > 0)
-        loss += 0.5 * error.square().sum()
-        q_sum += q.sum()
+        errors.append(error.square().sum())
+        values.append(q.sum())
     apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
-    return {"critic_loss": loss / count, "q": q_sum / (count * config.critics)}
+    return {"critic_loss": total(errors) * (0.5 / count), "q": total(values) / (count * config.critics)}
 
 
 def update_actor(
     state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  mean (temperature * log pi - min_e Q_e);  only the least Q of each row has a gradient, -1 / B."""
-    log_prob_sum, q_sum, count = torch.zeros_like(temperature), torch.zeros_like(temperature), len(noise)
+    log_probs, values, count = [], [], len(noise)
+    members = torch.arange(config.critics, device=noise.device).unsqueeze(1)
     for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
         action, log_prob, tape = sample(config, state.actor, block.obs, block_noise)
         q, critic_tape = state.critic.forward(block.obs, block.state, action)
         least, which = q.min(0)
-        d_q = torch.zeros_like(q).scatter_(0, which.unsqueeze(0), -1.0 / count)
+        d_q = (which == members).to(q.dtype).mul_(-1.0 / count)
         d_action = state.critic.backward_to(2, critic_tape, d_q)
         actor_gradient(config, state.actor, tape, d_action, temperature / count, add=index > 0)
-        log_prob_sum += log_prob.sum()
-        q_sum += least.sum()
+        log_probs.append(log_prob.sum())
+        values.append(least.sum())
     apply(state.actor.flat, state.actor.gradient, state.actor_adam, rate, config.max_grad_norm)
-    return {"actor_loss": (temperature * log_prob_sum - q_sum) / count, "entropy": -log_prob_sum / count}
+    entropy = total(log_probs) * (-1.0 / count)
+    return {"actor_loss": -temperature * entropy - total(values) / count, "entropy": entropy}
 
 
 def update_temperature(state: State, target_entropy: float, entropy: Tensor, rate: float) -> dict[str, Tensor]:

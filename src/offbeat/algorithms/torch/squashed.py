@@ -24,9 +24,10 @@ def squash(out: Tensor, noise: Tensor, bounds: tuple[float, float]) -> tuple[Ten
     moved = log_std.exp() * noise
     u = mean + moved
     action = torch.tanh(u)
-    terms = 0.5 * noise.square() + log_std - 2.0 * (u + functional.softplus(-2.0 * u))
+    # u + softplus(-2u), written for torch's softplus(u, beta) = log(1 + exp(beta u)) / beta, exact up to its threshold.
+    terms = torch.addcmul(log_std, noise, noise, value=0.5) - 2.0 * (functional.softplus(u, 2.0, 50.0) * 2.0 - u)
     constant = noise.shape[-1] * (0.5 * math.log(2 * math.pi) + 2.0 * math.log(2.0))
-    return action, -terms.sum(-1) - constant, (action, moved, raw)
+    return action, -constant - terms.sum(-1), (action, moved, raw)
 
 
 def squash_gradient(saved: Saved, d_action: Tensor, d_log_prob: Tensor, bounds: tuple[float, float]) -> Tensor:
