@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from offbeat.types import Chunk, Schema
+from offbeat.replay.links import Links
+from offbeat.replay.shard import Shard
+from offbeat.types import Array, Chunk, Schema
 from specs import vector_spec
 
 SCHEMA = Schema.transitions(vector_spec(observation=3, action=2))
@@ -89,3 +91,10 @@ def successor(log: list[Row], sequence: int) -> int:
         if log[later].obs == row.next_obs:
             return later
     return -1
+
+
+def links(shard: Shard) -> Array:
+    """The successors of a shard's rows (capacity,), found anew."""
+    found = Links(shard)
+    found.update()
+    return found.successor

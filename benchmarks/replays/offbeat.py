@@ -11,7 +11,7 @@ from offbeat.replay.uniform import Uniform
 from offbeat.types import Chunk, EnvSpec, Layout, Leaf, Schema
 from replays.resident import resident_bytes
 
-_BLOCK = 10_000
+_BLOCK = 1_000
 
 
 class Contestant:

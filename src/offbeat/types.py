@@ -265,7 +265,6 @@ class Schema:
             Field("action", (spec.action_size,), "float32"),
             Field("reward", (), "float32"),
             Field("terminated", (), "float32"),
-            Field("truncated", (), "float32"),
             Field("next_obs", observation, "float32"),
         ]
         if spec.state_size:
@@ -273,10 +272,11 @@ class Schema:
         for leaf in spec.layout.images:
             fields += [Field(f"{when}/{leaf.name}", leaf.shape, leaf.dtype) for when in ("obs", "next_obs")]
         fields += [
-            Field("version", (), "int64"),
-            Field("env", (), "int64"),
-            Field("episode", (), "int64"),
-            Field("step", (), "int64"),
+            Field("truncated", (), "bool"),
+            Field("version", (), "int32"),
+            Field("env", (), "uint16"),
+            Field("episode", (), "int32"),
+            Field("step", (), "int32"),
         ]
         return cls(tuple(fields) + extras)
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offbeat.replay.links import Links
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Field, Schema
-from rows import SCHEMA, Counting, columns, successor
+from rows import SCHEMA, Counting, columns, links, successor
 
 counting = st.builds(
     Counting, st.integers(1, 5), st.integers(0, 2**32), st.sampled_from([0.4, 1.0]), st.sampled_from([0.0, 0.3])
@@ -28,17 +29,22 @@ def assert_equals_model(shard: Shard, model: Counting) -> None:
     expected = columns(log[shard.oldest :])
     for name, column in expected.items():
         np.testing.assert_array_equal(shard.column(name)[held % shard.capacity], column.astype(SCHEMA[name].dtype))
-    links = [successor(log, sequence) for sequence in held]
-    np.testing.assert_array_equal(shard.successor[held % shard.capacity], np.array(links, np.int64))
+    expected_links = np.array([successor(log, sequence) for sequence in held], np.int64)
+    np.testing.assert_array_equal(links(shard)[held % shard.capacity], expected_links)
 
 
 @settings(max_examples=150, deadline=None)
 @given(counting, st.integers(1, 40), chunk_steps)
 def test_the_ring_holds_the_newest_rows_and_their_successors(model: Counting, capacity: int, steps: list[int]) -> None:
     shard = Shard(SCHEMA, capacity)
-    for count in steps:
+    kept = Links(shard)
+    for index, count in enumerate(steps):
         shard.write(model.chunk(count))
         assert_equals_model(shard, model)
+        if index % 3 != 1:  # links that are brought up to date now and then equal those that are found anew
+            kept.update()
+            held = np.arange(shard.oldest, shard.committed) % capacity
+            np.testing.assert_array_equal(kept.successor[held], links(shard)[held])
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,11 +58,16 @@ def test_a_restored_ring_goes_on_as_the_original(
     starts = range(original.oldest, original.committed, cut)
     restored = Shard(SCHEMA, capacity)
     restored.write(Counting(2).chunk(3))  # forgotten
+    kept = Links(restored)
+    kept.update()
     restored.restore([original.read(start, min(start + cut, original.committed)) for start in starts])
     assert_equals_model(restored, model)
     for count in after:
         restored.write(model.chunk(count))
         assert_equals_model(restored, model)
+        kept.update()
+        held = np.arange(restored.oldest, restored.committed) % capacity
+        np.testing.assert_array_equal(kept.successor[held], links(restored)[held])
 
 
 def test_rows_that_started_late_do_not_make_older_ones_appear() -> None:
@@ -81,7 +92,7 @@ def test_every_array_starts_on_a_cache_line() -> None:
     buffer = np.zeros(Shard.nbytes(SCHEMA, 7) + 64, np.uint8)
     start = -buffer.ctypes.data % 64
     shard = Shard(SCHEMA, 7, buffer=memoryview(buffer)[start:])
-    arrays = [shard.packed, shard.successor, *(shard.column(name) for name in ("version", "env", "episode", "step"))]
+    arrays = [shard.packed, *(shard.column(name) for name in ("version", "env", "episode", "step"))]
     assert all(array.ctypes.data % 64 == 0 for array in arrays)
 
 
@@ -95,7 +106,7 @@ def test_float32_fields_are_packed_and_gathered_in_one_row() -> None:
     shard.write(model.chunk(12))
     rows = np.array([11, 4, 7, 7])
     packed = shard.gather(rows)
-    assert packed.shape == (4, 3 + 2 + 1 + 1 + 1 + 3)
+    assert packed.shape == (4, 3 + 2 + 1 + 1 + 3)
     np.testing.assert_array_equal(packed[:, shard.offsets["obs"]], [model.log[row].obs for row in rows])
     np.testing.assert_array_equal(packed[:, shard.offsets["next_obs"]], [model.log[row].next_obs for row in rows])
     assert "env" not in shard.offsets
@@ -132,7 +143,7 @@ def test_a_lost_step_is_not_linked_over() -> None:
     chunk = Counting(1, end=0.0).chunk(5)
     kept = np.array([0, 1, 3, 4])
     shard.write(Chunk({name: column[kept] for name, column in chunk.columns.items()}))
-    np.testing.assert_array_equal(shard.successor[:4], [1, -1, 3, -1])
+    np.testing.assert_array_equal(links(shard)[:4], [1, -1, 3, -1])
 
 
 @pytest.mark.parametrize(
@@ -140,8 +151,8 @@ def test_a_lost_step_is_not_linked_over() -> None:
     [
         ({"reward": np.zeros((2, 1))}, r"'reward' has shape \(2, 1\)"),
         ({"obs": np.zeros((2, 4))}, r"'obs' has shape \(2, 4\)"),
-        ({"env": np.array([0, -1])}, "env=-1"),
-        ({"env": np.array([0, 1 << 40])}, "env=1099511627776"),
+        ({"env": np.array([0])}, r"'env' has shape \(1,\)"),
+        ({"episode": np.zeros((2, 2), np.int64)}, r"'episode' has shape \(2, 2\)"),
     ],
 )
 def test_a_chunk_that_does_not_fit_is_refused_and_no_spoilt_row_is_ever_held(change: dict, words: str) -> None:
@@ -176,10 +187,8 @@ def test_chunks_that_do_not_follow_each_other_cannot_be_restored() -> None:
         Shard(SCHEMA, 20).restore([chunks[1].read(0, 3), chunks[1].read(5, 10)])
 
 
-@pytest.mark.parametrize(
-    ("schema", "capacity", "words"),
-    [(SCHEMA, 0, "capacity=0"), (Schema(SCHEMA.fields[:-1]), 4, "'step'")],
-)
-def test_a_ring_that_cannot_work_is_refused(schema: Schema, capacity: int, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Shard(schema, capacity)
+def test_a_ring_or_links_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="capacity=0"):
+        Shard(SCHEMA, 0)
+    with pytest.raises(ValueError, match="'step'"):
+        Links(Shard(Schema(SCHEMA.fields[:-1]), 4))

@@ -18,7 +18,7 @@ from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from rows import SCHEMA, Counting
 
-CAPACITY, SEGMENT_BYTES = 50, 2_500
+CAPACITY, SEGMENT_BYTES = 50, 1_800
 OLD, NEW = 150, 195  # rows at the checkpoint that is there, and at the one whose saving fails
 
 

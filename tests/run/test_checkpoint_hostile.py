@@ -28,7 +28,7 @@ STEP, BEFORE = "step-000000000040", "step-000000000020"
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hostile") / "run"
-    checkpoints, shard, model = Checkpoints(root, segment_bytes=2_000), Shard(SCHEMA, 30), Counting(1)
+    checkpoints, shard, model = Checkpoints(root, segment_bytes=1_200), Shard(SCHEMA, 30), Counting(1)
     for rows in (20, 40):
         shard.write(model.chunk(20))
         checkpoints.save(Snapshot({"weight": np.arange(20.0)}, {"rows": rows}, {"wall": 1.5}), {"0": shard}, rows)

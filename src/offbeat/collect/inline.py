@@ -9,13 +9,17 @@ import numpy as np
 
 from offbeat.collect.rollout import Moved, advance
 from offbeat.envs.vector import Vector
-from offbeat.errors import OffbeatError
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.policies import Policy
 from offbeat.references import name_of
 from offbeat.types import Array, Chunk, Observation, Schema, Weights
 
 Shaping = Callable[[Array, int, int], Array]
 """(reward (n,), rows made so far, total_steps) -> reward (n,)"""
+
+
+MOST_ENVIRONMENTS = 1 << 16
+"""Rows name their environment in 16 bits."""
 
 
 class Inline:
@@ -36,12 +40,14 @@ class Inline:
         reward_shaping: Shaping | None = None,
         total_steps: int = 0,
     ) -> None:
+        if vector.num_envs > MOST_ENVIRONMENTS:
+            raise UsageError(f"num_envs={vector.num_envs} is more than one collector's {MOST_ENVIRONMENTS}; use fewer")
         self._vector, self._policy, self._schema, self._rng = vector, policy, schema, rng
         self._random_steps, self._shaping, self._total_steps = random_steps, reward_shaping, total_steps
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
-        self._env = np.arange(vector.num_envs)
-        self._version = np.zeros(vector.num_envs, np.int64)
+        self._env = np.arange(vector.num_envs).astype(np.uint16)
+        self._version = np.zeros(vector.num_envs, np.int32)
         self._carry = policy.initial_carry(vector.num_envs)
         self._observation: Observation | None = None
         self.rows = 0
@@ -53,7 +59,7 @@ class Inline:
     def load(self, weights: Weights, version: int) -> None:
         """New weights for the policy; rows from here on bear this version."""
         self._policy.load(weights)
-        self._version = np.full(self._vector.num_envs, version, np.int64)
+        self._version = np.full(self._vector.num_envs, version, np.int32)
 
     def poll(self, timeout: float = 0.0) -> Chunk:
         """One vector step. An in-process collector never waits, so `timeout` has nothing to bound."""
@@ -75,12 +81,12 @@ class Inline:
             "action": moved.action,
             "reward": step.reward,
             "terminated": step.terminated.astype(np.float32),
-            "truncated": step.truncated.astype(np.float32),
+            "truncated": step.truncated,
             "next_obs": step.next.vector,
             "version": self._version,
             "env": self._env,
-            "episode": step.episode,
-            "step": step.step,
+            "episode": step.episode.astype(np.int32),
+            "step": step.step.astype(np.int32),
         }
         if before.state.size:
             columns["state"], columns["next_state"] = before.state, step.next.state

@@ -50,7 +50,7 @@ class ReturnScale:
 
     def update(self, chunk: Chunk) -> None:
         columns = chunk.columns
-        envs = columns["env"]
+        envs = columns["env"].astype(np.int64)
         if len(envs) and envs.max() >= len(self.running):
             self.running = np.pad(self.running, (0, int(envs.max()) + 1 - len(self.running)))
         ended = (columns["terminated"] + columns["truncated"]) > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from offbeat.replay.shard import Shard
 from offbeat.types import Array
 
 
@@ -27,9 +26,10 @@ def n_step(reward: Array, terminated: Array, truncated: Array, gamma: float) -> 
     return total.astype(reward.dtype), (powers[last + 1] * alive).astype(reward.dtype), last
 
 
-def follow(shard: Shard, rows: Array, steps: int, committed: int) -> tuple[Array, Array]:
+def follow(successor: Array, rows: Array, steps: int, committed: int) -> tuple[Array, Array]:
     """The chains that start at `rows` (B,) and follow their successors: sequences (steps, B) and cut (steps, B).
 
+    successor (capacity,): as `Links` has it.
     `cut` marks where a chain has no further whole row (its episode ended, or the write head is reached): the sum must
     stop there as truncation stops it. Past the cut the chain repeats its last row.
     """
@@ -37,7 +37,7 @@ def follow(shard: Shard, rows: Array, steps: int, committed: int) -> tuple[Array
     cut = np.zeros((steps, len(rows)), bool)
     chain[0] = rows
     for step in range(1, steps):
-        following = shard.successor.take(chain[step - 1] % shard.capacity, mode="clip")
+        following = successor.take(chain[step - 1] % len(successor), mode="clip")
         cut[step - 1] = (following < 0) | (following >= committed)
         chain[step] = np.where(cut[step - 1], chain[step - 1], following)
     return chain, cut

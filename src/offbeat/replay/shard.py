@@ -11,8 +11,6 @@ from offbeat.types import Array, Chunk, Schema
 
 _ALIGNMENT = 64
 _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # the header's cursors; the rest of its 64 bytes is spare
-_LINKS = ("env", "episode", "step")
-_MOST_ENVIRONMENTS = 1 << 20
 
 
 class Shard:
@@ -20,12 +18,11 @@ class Shard:
 
     A row is named by its absolute `sequence` (0, 1, 2, ...) and stands at place `sequence % capacity`. float32 fields
     are packed side by side in one row matrix (capacity, width), so that a batch is one gather; every other field is an
-    array beside it. `successor` (capacity,) int64 holds the sequence of the next step of the same environment and
-    episode, or -1 where there is none (yet).
+    array beside it.
 
     The rows are one flat ring in the order in which they were made, time-major for a vector of environments, and not an
-    array (T, N, ...): environments may contribute unequal numbers of rows (a call that only resets gives none), and the
-    links serve any mixture. A row's successor is always written later, so it lives at least as long as the row.
+    array (T, N, ...): environments may contribute unequal numbers of rows (a call that only resets gives none). Which
+    row follows which is found by `Links`, where somebody asks.
 
     Rows in [oldest, committed) are whole; those from `committed` up to the header's `writing` may be half-written, and
     `oldest` already excludes the rows that they overwrite. A reader that sees `oldest` pass a row while it copies must
@@ -35,9 +32,6 @@ class Shard:
     def __init__(self, schema: Schema, capacity: int, *, worker: int = 0, boot: int = 0, buffer: Any = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity={capacity} leaves no room for a row; it must be at least 1")
-        missing = [name for name in _LINKS if name not in schema.names or schema[name].shape != ()]
-        if missing:
-            raise ValueError(f"the schema has no single number {missing[0]!r} per row; rows are linked by {_LINKS}")
         self.schema, self.capacity, self.worker, self.boot = schema, capacity, worker, boot
         layout, total = _layout(schema, capacity)
         # np.zeros maps pages only when they are first written: a large, mostly empty ring costs nothing.
@@ -50,7 +44,7 @@ class Shard:
         }
         self._cursors = arrays.pop("")
         self.packed: Array = arrays.pop("packed")
-        self.successor: Array = arrays.pop("successor")
+        self.restores = 0  # how often `restore` has put other rows here
         self.offsets: dict[str, slice] = _offsets(schema)
         self._columns: dict[str, Array] = {}
         for field in schema:
@@ -59,15 +53,16 @@ class Shard:
                 self._columns[field.name] = column.reshape(capacity, *field.shape)
             else:
                 self._columns[field.name] = arrays[f"field {field.name}"]
-        self._stores = [(field.name, field.shape, self._columns[field.name]) for field in schema]
-        self._episode, self._step = self._columns["episode"], self._columns["step"]
-        # The writer's own memory: the last sequence of each environment, or -1. It follows from the rows.
-        self._last = np.full(64, -1, np.int64)
-        self._remember()
+        self._floats, self._others = [], []
+        for field in schema:
+            if field.name in self.offsets:
+                self._floats.append((field.name, field.size, 1 + len(field.shape)))
+            else:
+                self._others.append((field.name, self._columns[field.name]))
 
     @staticmethod
     def nbytes(schema: Schema, capacity: int) -> int:
-        """The size of the buffer that a shard needs: header, row matrix, links, other fields, each 64-byte aligned."""
+        """The size of the buffer that a shard needs: header, row matrix, other fields, each 64-byte aligned."""
         return _layout(schema, capacity)[1]
 
     @property
@@ -95,30 +90,41 @@ class Shard:
         columns, rows = chunk.columns, len(chunk)
         if rows == 0:
             return
-        self._check(columns, rows)
         start, surplus = int(self._cursors[_COMMITTED]), rows - self.capacity
         if surplus > 0:
+            self._check(columns, rows)
             columns = {name: column[surplus:] for name, column in columns.items()}
             start, rows = start + surplus, self.capacity
         place, stop = start % self.capacity, start + rows
         # Never back: a write that failed half-way has spoilt the rows under it until they are written over.
         self._cursors[_WRITING] = max(int(self._cursors[_WRITING]), stop)
         if place + rows <= self.capacity:
-            for name, _, store in self._stores:
-                store[place : place + rows] = columns[name]
-            self.successor[place : place + rows] = -1
+            self._put(columns, place, rows)
         else:
+            self._check(columns, rows)
             head = self.capacity - place
-            for name, _, store in self._stores:
-                store[place:] = columns[name][:head]
-                store[: rows - head] = columns[name][head:]
-            self.successor[place:] = -1
-            self.successor[: rows - head] = -1
-        if rows == 1:
-            self._link_one(columns, start)
-        else:
-            self._link(columns, start)
+            self._put({name: column[:head] for name, column in columns.items()}, place, head)
+            self._put({name: column[head:] for name, column in columns.items()}, 0, rows - head)
         self._cursors[_COMMITTED] = stop
+
+    def _put(self, columns: Mapping[str, Array], place: int, rows: int) -> None:
+        """Copies columns to consecutive places: the packed row is one concatenation, every other field a copy."""
+        end = place + rows
+        try:
+            if self._floats:
+                parts = [columns[name].reshape(rows, size) for name, size, _ in self._floats]
+                np.concatenate(parts, axis=1, out=self.packed[place:end], casting="same_kind")
+                fits = all(columns[name].ndim == dimensions for name, _, dimensions in self._floats)
+            else:
+                fits = True
+            for name, store in self._others:
+                store[place:end] = columns[name]
+                fits = fits and len(columns[name]) == rows
+        except (KeyError, ValueError, TypeError):
+            self._check(columns, rows)  # says it in words where a column's name or shape is the reason
+            raise
+        if not fits:
+            self._check(columns, rows)
 
     def gather(self, rows: Array) -> Array:
         """Packed rows (B, width) of the sequences (B,), which must be held; a fresh array."""
@@ -135,13 +141,13 @@ class Shard:
                 f"rows {start} to {stop} are not all held: the shard holds {self.oldest} to {self.committed}"
             )
         places = np.arange(start, stop) % self.capacity
-        columns = {name: store[places] for name, _, store in self._stores}
+        columns = {field.name: self._columns[field.name][places] for field in self.schema}
         return Chunk(columns, worker=self.worker, boot=self.boot, sequence=start)
 
     def restore(self, chunks: Iterable[Chunk]) -> None:
         """Puts rows back under their own sequences; the chunks follow each other. What was held before is forgotten."""
         self._cursors[:] = 0
-        self._last.fill(-1)
+        self.restores += 1
         for chunk in chunks:
             if self.committed == 0:
                 self._cursors[[_FIRST, _WRITING, _COMMITTED]] = chunk.sequence
@@ -152,7 +158,7 @@ class Shard:
             self.write(chunk)
 
     def _check(self, columns: Mapping[str, Array], rows: int) -> None:
-        for name, shape, _ in self._stores:
+        for name, shape in ((field.name, field.shape) for field in self.schema):
             column = columns.get(name)
             if column is None:
                 raise ValueError(
@@ -162,55 +168,6 @@ class Shard:
                 raise ValueError(
                     f"column {name!r} has shape {column.shape}; the schema and {rows} rows ask for {(rows, *shape)}"
                 )
-
-    def _link_one(self, columns: Mapping[str, Array], sequence: int) -> None:
-        """`_link` for a single row, in plain numbers: one environment pays no vector overhead."""
-        env = int(columns["env"][0])
-        self._make_room(env, env)
-        previous = int(self._last[env])
-        if previous >= self.oldest:
-            place = previous % self.capacity
-            if self._episode[place] == columns["episode"][0] and self._step[place] + 1 == columns["step"][0]:
-                self.successor[place] = sequence
-        self._last[env] = sequence
-
-    def _link(self, columns: Mapping[str, Array], start: int) -> None:
-        """Links each new row to the row before it of the same environment, in this chunk or in an earlier one."""
-        env, episode, step = (columns[name] for name in _LINKS)
-        sequence = np.arange(start, start + len(env))
-        newest = sequence
-        if (env[1:] <= env[:-1]).any():  # several steps: bring each environment's rows together, in their order
-            order = np.argsort(env, kind="stable")
-            env, episode, step, sequence = env[order], episode[order], step[order], sequence[order]
-            same = env[1:] == env[:-1]
-            follows = same & (episode[1:] == episode[:-1]) & (step[1:] == step[:-1] + 1)
-            self.successor[sequence[:-1][follows] % self.capacity] = sequence[1:][follows]
-            change = np.flatnonzero(~same)
-            first = np.concatenate(([0], change + 1))
-            newest = sequence[np.append(change, len(env) - 1)]
-            env, episode, step, sequence = env[first], episode[first], step[first], sequence[first]
-        self._make_room(int(env[0]), int(env[-1]))
-        previous = self._last[env]
-        place = previous % self.capacity
-        follows = (self._episode[place] == episode) & (self._step[place] + 1 == step) & (previous >= self.oldest)
-        self.successor[place[follows]] = sequence[follows]
-        self._last[env] = newest
-
-    def _make_room(self, lowest: int, highest: int) -> None:
-        if lowest < 0 or highest >= _MOST_ENVIRONMENTS:
-            wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"env={wrong} is not an environment's number; a writer counts them from 0, below 2**20")
-        if highest >= len(self._last):
-            missing = max(highest + 1, 2 * len(self._last)) - len(self._last)
-            self._last = np.concatenate([self._last, np.full(missing, -1, np.int64)])
-
-    def _remember(self) -> None:
-        """Rebuilds the writer's memory from rows that a given buffer already holds."""
-        if self.size:
-            sequence = np.arange(self.oldest, self.committed)
-            env = self._columns["env"][sequence % self.capacity]
-            self._make_room(int(env.min()), int(env.max()))
-            self._last[env] = sequence  # of repeated environments the last assignment stays
 
 
 def _size(shape: tuple[int, ...], dtype: str) -> int:
@@ -230,7 +187,7 @@ def _offsets(schema: Schema) -> dict[str, slice]:
 def _layout(schema: Schema, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
     """Start, shape and dtype of every array in the buffer, and the buffer's size; "" is the header."""
     width = sum(field.size for field in schema if field.dtype == "float32")
-    parts = [("", (8,), "int64"), ("packed", (capacity, width), "float32"), ("successor", (capacity,), "int64")]
+    parts: list[tuple[str, tuple[int, ...], str]] = [("", (8,), "int64"), ("packed", (capacity, width), "float32")]
     parts += [(f"field {each.name}", (capacity, *each.shape), each.dtype) for each in schema if each.dtype != "float32"]
     layout, start = {}, 0
     for name, shape, dtype in parts:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from offbeat.replay.links import Links
 from offbeat.replay.nstep import follow, n_step
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Transitions
@@ -13,7 +14,7 @@ from offbeat.types import Array, Transitions
 SHARD_SHIFT = 48
 """`Transitions.rows` holds `shard << SHARD_SHIFT | sequence`: with one shard, the sequence itself."""
 
-_FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+_FIELDS = ("obs", "action", "reward", "terminated", "next_obs")
 _Part = tuple[Array, Array, Array, Array]
 """First rows (B, width), reward (B,), discount (B,), and the rows (B, width) whose next observation is bootstrapped."""
 
@@ -35,6 +36,7 @@ class Uniform:
         if missing := [name for name in _FIELDS if name not in offsets]:
             raise ValueError(f"the rows have no float32 field {missing[0]!r}; transitions need {', '.join(_FIELDS)}")
         self.shards, self.n_step, self.gamma = tuple(shards), n_step, gamma
+        self._links = {id(shard): Links(shard) for shard in shards} if n_step > 1 else {}
         self._obs, self._action, self._next_obs = offsets["obs"], offsets["action"], offsets["next_obs"]
         self._reward, self._terminated = offsets["reward"].start, offsets["terminated"].start
         self._state = offsets.get("state", slice(0, 0))
@@ -96,7 +98,9 @@ class Uniform:
         first = shard.gather(rows)
         if self.n_step == 1:
             return first, first[:, self._reward], self.gamma * (1 - first[:, self._terminated]), first
-        chain, cut = follow(shard, rows, self.n_step, committed)
+        links = self._links[id(shard)]
+        links.update()
+        chain, cut = follow(links.successor, rows, self.n_step, committed)
         places = chain % shard.capacity
         reward, terminated, truncated = (shard.column(name)[places] for name in ("reward", "terminated", "truncated"))
         total, discount, last = n_step(reward, terminated, (truncated > 0) | cut, self.gamma)

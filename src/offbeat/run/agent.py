@@ -10,6 +10,7 @@ import numpy as np
 
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
+from offbeat.collect.inline import MOST_ENVIRONMENTS
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.torch import Learner, denormals_flushed
 from offbeat.policies import Policy, make_policy
@@ -116,6 +117,10 @@ class Agent:
         truncated = np.atleast_1d(np.asarray(truncated, bool))
         count = len(terminated)
         envs = np.arange(count) if envs is None else np.asarray(envs, np.int64).reshape(count)
+        if envs.min() < 0 or envs.max() >= MOST_ENVIRONMENTS:
+            raise UsageError(
+                f"observe: envs={envs.tolist()}, but environments are numbered 0 to {MOST_ENVIRONMENTS - 1}"
+            )
         if (missing := int(envs.max()) + 1 - self._counts.shape[1]) > 0:
             self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
         columns: dict[str, Array] = {
