@@ -81,10 +81,6 @@ class Layout:
             return parts[0]
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*lead, 0), np.float32)
 
-    def encode_images(self, raw: Any) -> dict[str, Array]:
-        """The image parts by leaf name, in their own dtype, with whatever leading axes they come with."""
-        return {leaf.name: np.asarray(leaf.of(raw), leaf.dtype) for leaf in self.images}
-
     def read(self, raw: Any) -> tuple[Array, bool]:
         """Vectors (B, O) of an observation as an environment gives it, and whether it is a stack of B or a single one.
 

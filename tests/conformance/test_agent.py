@@ -138,3 +138,39 @@ def test_a_wrapper_changes_what_the_agent_sees() -> None:
 def test_a_capacity_beyond_any_memory_is_refused() -> None:
     with pytest.raises(UsageError, match="GiB"):
         offbeat.Agent("sac", vector_spec(3, 1), capacity=10**15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"terminated": np.nan}, "terminated"),
+        ({"truncated": "no"}, "truncated"),
+        ({"envs": [0, 0]}, "every environment once"),
+        ({"envs": [0, -1]}, "environments are numbered"),
+        ({"envs": [0, 1 << 24]}, "environments are numbered"),
+        ({"reward": [1.0]}, "reward"),
+        ({"action": np.zeros((2, 5))}, "action"),
+    ],
+)
+def test_a_row_that_is_refused_changes_nothing(changes: dict[str, Any], words: str) -> None:
+    agent = offbeat.Agent("sac", vector_spec(3, 1), **SMALL)
+    good: dict[str, Any] = {
+        "obs": np.zeros((2, 3)),
+        "action": np.zeros((2, 1)),
+        "reward": [0.0, 1.0],
+        "next_obs": np.zeros((2, 3)),
+        "terminated": [False, True],
+        "truncated": [0, 0],
+    }
+    with pytest.raises(UsageError, match=words):
+        agent.observe(**{**good, **changes})
+    assert agent.steps == len(agent.experience) == 0
+    agent.observe(**good)
+    assert agent.shard.read(0, 2).columns["step"].tolist() == [0, 0]
+    with pytest.raises(UsageError, match="count=-3"):
+        agent.update(-3)
+
+
+def test_settings_of_an_environment_need_one() -> None:
+    with pytest.raises(UsageError, match="env_wrapper has nothing to act on"):
+        offbeat.Agent("sac", vector_spec(3, 1), env_wrapper="no:no")

@@ -151,7 +151,7 @@ def test_a_vector_env_is_checked_as_one() -> None:
     assert "is nan as float32" in words(check_env(wrong), "error")
 
 
-def test_an_image_is_noted_with_a_remedy() -> None:
+def test_an_image_is_an_error_with_a_remedy() -> None:
     space = spaces.Dict({"camera": spaces.Box(0, 255, (4, 5, 3), np.uint8), "arm": spaces.Box(-1, 1, (2,), np.float32)})
 
     def seen(env: Bent, raw: Any, *rest: Any) -> Any:
@@ -161,12 +161,11 @@ def test_an_image_is_noted_with_a_remedy() -> None:
         lambda: Bent(seen, seen, observation_space=space),
         lambda: SyncVectorEnv([lambda: Bent(seen, seen, observation_space=space)]),
     ):
-        found = words(check_env(env, steps=30), "note")
+        found = words(check_env(env, steps=30), "error")
         assert "the observation 'camera' is an image (4, 5, 3), but no algorithm of this version has a pixel" in found
         assert "your own networks do not get images" in found
         assert "FlattenObservation" in found
     flat = check_env(lambda: Bent(seen, seen, observation_space=space), steps=30, env_wrapper=FlattenObservation)
-    assert "image" not in words(flat, "note")
     assert words(flat, "error") == ""
 
 
@@ -216,3 +215,10 @@ def test_a_vector_env_that_is_passed_in_stays_open() -> None:
 def test_an_unknown_name_is_wrong_use() -> None:
     with pytest.raises(UsageError, match="did you mean Pendulum-v1"):
         check_env("Pendulum-v11")
+
+
+def test_one_object_for_every_call_is_an_error() -> None:
+    shared = Bent()
+    found = words(check_env(lambda: shared, steps=30), "error")
+    assert "same environment object twice" in found
+    assert "inside the factory" in found

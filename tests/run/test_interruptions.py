@@ -140,3 +140,70 @@ def test_threads_are_set_for_the_run_and_given_back(tmp_path: Path, monkeypatch:
     offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "threads": before + 1})
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
+
+
+def test_a_best_checkpoint_of_steps_that_are_taken_back_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([1.0, 2.0, 3.0, 0.0, 0.5, 0.1])
+    monkeypatch.setattr("offbeat.run.runner.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
+    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "eval_every": 40})
+    assert (run.path / "checkpoints" / "best").read_text().startswith("best-000000000120")
+    offbeat.resume(run.path, checkpoint="step-000000000100", total_steps=200)
+    assert (run.path / "checkpoints" / "best").read_text().startswith("best-000000000160")
+
+
+class Interrupted(BaseException):
+    """Stands for a signal that ends the process at once."""
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*arguments: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("offbeat.observe.console.Console.start", end)
+    with pytest.raises(Interrupted):
+        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_interrupt_within_a_step_saves_no_torn_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some environments have stepped and others have not: only the checkpoint before is whole."""
+    monkeypatch.setattr(api, "Stop", StopAt)
+    poll, polls = api.Inline.poll, []
+
+    def interrupted(self: Any, timeout: float = 0.0) -> Any:
+        polls.append(1)
+        if len(polls) == 5:
+            StopAt.at = 0  # the first signal has been heard, and here is the second
+            raise KeyboardInterrupt
+        return poll(self, timeout)
+
+    straight = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="straight", **SETTINGS)
+    monkeypatch.setattr(api.Inline, "poll", interrupted)
+    monkeypatch.setattr(StopAt, "at", 10**9)
+    with pytest.raises(KeyboardInterrupt):
+        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+    monkeypatch.setattr(StopAt, "at", 10**9)
+    assert offbeat.resume(tmp_path / "run").status == "finished"
+    assert digest(tmp_path / "run") == digest(straight.path)
+
+
+def test_environments_that_fail_to_close_do_not_spoil_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: object) -> None:
+        raise RuntimeError("stuck")
+
+    monkeypatch.setattr("offbeat.envs.inline.InlineVector.close", fail)
+    assert offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS).status == "finished"
+    assert "stuck" in capsys.readouterr().err
+
+
+def test_a_total_of_updates_that_still_holds_is_named(tmp_path: Path) -> None:
+    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "total_updates": 50})
+    with pytest.raises(UsageError, match="total_updates=50"):
+        offbeat.resume(run.path, total_steps=200)
+    assert offbeat.resume(run.path, total_steps=200, total_updates=90).status == "finished"

@@ -21,13 +21,6 @@ def test_a_fraction_that_floats_cannot_hold_is_counted_exactly() -> None:
 def test_the_ratio_is_held_whatever_the_number_of_environments(ratio: float, num_envs: int, warmup: int) -> None:
     pace, steps, updates = Pace(ratio, warmup), 0, 0
     for _ in range(200):
-        assert pace.may_collect(steps, updates)
         steps += num_envs
         updates += pace.updates_due(steps, updates)
     assert abs(updates - max(0, steps - warmup) * ratio) < 1
-
-
-def test_collection_waits_until_the_learner_has_caught_up_to_its_slack() -> None:
-    assert not Pace(1.0, 10, slack=0).may_collect(env_steps=20, updates=9)
-    assert Pace(1.0, 10, slack=0).may_collect(env_steps=20, updates=10)
-    assert Pace(1.0, 10, slack=1).may_collect(env_steps=20, updates=9)

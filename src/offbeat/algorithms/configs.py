@@ -133,10 +133,14 @@ class Run:
     device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
     threads: int = setting(0, "Torch threads; 0 leaves torch's own choice.", at_least=0)
     precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
-    quiet: bool = setting(False, "Print nothing but errors and the run's path.")
+    quiet: bool = setting(False, "Print nothing but errors, notes and the run's path.")
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.num_envs > self.capacity:
+            raise UsageError(
+                f"capacity={self.capacity} is less than num_envs={self.num_envs}: one step of all would not fit"
+            )
         if self.warmup_steps > self.capacity:
             raise UsageError(
                 f"warmup_steps={self.warmup_steps} is more than capacity={self.capacity}: replay could never hold the "

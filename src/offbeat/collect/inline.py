@@ -56,6 +56,10 @@ class Inline:
     def num_envs(self) -> int:
         return self._vector.num_envs
 
+    @property
+    def rebuilds(self) -> bool:
+        return self._vector.rebuilds
+
     def load(self, weights: Weights, version: int) -> None:
         """New weights for the policy; rows from here on bear this version."""
         self._policy.load(weights)

@@ -34,6 +34,8 @@ def autoreset_mode(env: Any) -> str:
 class BatchedVector:
     """A VectorEnv, which steps its own environments. limit: truncate after so many steps, if autoreset is disabled."""
 
+    rebuilds = False
+
     def __init__(self, env: Any, spec: EnvSpec, *, seed: int, purpose: str, limit: int | None) -> None:
         self.spec, self.num_envs = spec, int(env.num_envs)
         self._env, self._seed, self._purpose, self._limit = env, seed, purpose, limit

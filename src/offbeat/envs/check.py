@@ -56,6 +56,9 @@ def check_env(
             return _check_batched(made[0], steps, seed, options) + _close(made)
         made.append(source.make(None))
         envs = [wrap(each, wrapper, source.name) for each in made]
+        if envs[0].unwrapped is envs[1].unwrapped:
+            what = f"{source.name} gave the same environment object twice; training and evaluation need their own"
+            return [Finding("error", what, "make the environment inside the factory"), *_close(made[:1])]
         spaces = envs[0].observation_space, envs[0].action_space
     except (OffbeatError, AttributeError) as error:
         _close([each for each in made if hasattr(each, "close")])
@@ -111,7 +114,7 @@ def _spaces(observation_space: Any, action_space: Any, state_key: str | None) ->
 def _images(images: Sequence[Leaf]) -> list[Finding]:
     return [
         Finding(
-            "note",
+            "error",
             f"the observation {image.name!r} is an image {image.shape}, but no algorithm of this version has a pixel "
             "encoder, and your own networks do not get images either: training would refuse it",
             "flatten it with gymnasium.wrappers.FlattenObservation as env_wrapper, or leave it out",

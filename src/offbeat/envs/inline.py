@@ -18,6 +18,8 @@ from offbeat.types import Array, EnvSpec, Observation, Step
 class InlineVector:
     """Gymnasium environments as a Vector. limit: truncate episodes after this many steps, if not None."""
 
+    rebuilds = True
+
     def __init__(self, envs: Sequence[Any], spec: EnvSpec, *, seed: int, purpose: str, limit: int | None) -> None:
         self.spec, self.num_envs = spec, len(envs)
         self._reader = Reader(spec)

@@ -19,6 +19,8 @@ class Vector(Protocol):
 
     spec: EnvSpec
     num_envs: int
+    rebuilds: bool
+    """Whether `restore` brings an interrupted episode back."""
 
     @property
     def owned(self) -> tuple[object, ...]:

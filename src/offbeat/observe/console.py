@@ -157,8 +157,11 @@ class Console:
 
     def _print(self, *lines: str) -> None:
         if not self.quiet:
-            for line in lines:
-                self._out.print(Text(line), soft_wrap=True)
+            try:
+                for line in lines:
+                    self._out.print(Text(line), soft_wrap=True)
+            except OSError:  # whoever reads this is gone or its disk is full: the run goes on without words
+                self._out.quiet = True
 
     def _event(self, text: str) -> None:
         if self._live is None:

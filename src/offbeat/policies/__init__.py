@@ -51,5 +51,7 @@ def make_policy(
         raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
     from offbeat.policies.squashed_gaussian import SquashedGaussian
 
+    if acting not in ("auto", "numpy", "torch"):
+        raise UsageError(f"acting={acting!r} is none of auto, numpy, torch")
     backend = acting if acting != "auto" else ("numpy" if num_envs < NUMPY_BELOW else "torch")
     return SquashedGaussian(description, backend)

@@ -36,6 +36,8 @@ class Agent:
         for key in settings:
             if key in _OF_A_RUN:
                 raise UsageError(f"{key} is a setting of a run; in a loop of your own it is yours to do: leave it out")
+            if key in _OF_AN_ENVIRONMENT and isinstance(env, EnvSpec):
+                raise UsageError(f"{key} has nothing to act on: an EnvSpec was given, and no environment is made")
         spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings)
         planned = settings.get("total_steps") or settings.get("total_updates")
         self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end=bool(planned))
@@ -113,10 +115,14 @@ class Agent:
         `next_obs` is the true successor (the final observation where an episode ended), `action` in the environment's
         own units. envs: which environment each row is from, 0..N-1 by default. state, next_state: privileged state.
         """
-        terminated = np.atleast_1d(np.asarray(terminated, bool))
-        truncated = np.atleast_1d(np.asarray(truncated, bool))
+        terminated, truncated = _flags("terminated", terminated), _flags("truncated", truncated)
         count = len(terminated)
-        envs = np.arange(count) if envs is None else np.asarray(envs, np.int64).reshape(count)
+        envs = np.arange(count) if envs is None else np.atleast_1d(np.asarray(envs, np.int64))
+        if len(truncated) != count or envs.shape != (count,) or len(np.unique(envs)) != count:
+            raise UsageError(
+                f"observe: {count} terminated flags, {len(truncated)} truncated flags, environments {envs.tolist()}; "
+                "there must be as many of each, and every environment once"
+            )
         if envs.min() < 0 or envs.max() >= MOST_ENVIRONMENTS:
             raise UsageError(
                 f"observe: envs={envs.tolist()}, but environments are numbered 0 to {MOST_ENVIRONMENTS - 1}"
@@ -125,8 +131,8 @@ class Agent:
             self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
         columns: dict[str, Array] = {
             "obs": self._encode(obs, count),
-            "action": self.spec.from_environment(np.asarray(action)).reshape(count, self.spec.action_size),
-            "reward": np.asarray(reward, np.float32).reshape(count),
+            "action": self.spec.from_environment(_shaped("action", action, (count, *self.spec.action_shape))),
+            "reward": _shaped("reward", reward, (count,)).astype(np.float32),
             "terminated": terminated.astype(np.float32),
             "truncated": truncated.astype(np.float32),
             "next_obs": self._encode(next_obs, count),
@@ -139,7 +145,7 @@ class Agent:
             if state is None or next_state is None:
                 raise UsageError("this agent's critic sees a privileged state: pass state= and next_state= to observe")
             columns["state"], columns["next_state"] = (
-                np.asarray(each, np.float32).reshape(count, self.spec.state_size) for each in (state, next_state)
+                _shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
             )
         for name in ("action", "reward", "state", "next_state"):
             if name in columns and not np.isfinite(columns[name]).all():
@@ -158,6 +164,8 @@ class Agent:
         """Makes `count` updates, or as many as `updates_per_step` and `warmup_steps` make due; returns mean metrics."""
         if count is None:
             count = self.pace.updates_due(self.steps, self.learner.updates)
+        if count < 0:
+            raise UsageError(f"update: count={count} is out of range: it must be at least 0")
         self.learn(count)
         return self.learner.drain()
 
@@ -251,6 +259,21 @@ class Agent:
         self._saved = {directory: checkpoints}
 
 
+def _flags(name: str, value: Any) -> Array:
+    """True or False per row, (B,); numbers are taken where they are 0 or 1."""
+    flags = np.atleast_1d(np.asarray(value))
+    if flags.ndim != 1 or not len(flags) or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
+        raise UsageError(f"observe: {name}={value!r}; it must be True or False, one per row")
+    return flags.astype(bool)
+
+
+def _shaped(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.size != np.prod(shape):
+        raise UsageError(f"observe: {name} is {value!r}; {shape[0]} rows take numbers of shape {shape}")
+    return array.reshape(shape)
+
+
 def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose name begins with `prefix`, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -276,6 +299,7 @@ _OF_A_RUN = frozenset(
     )
 )
 """Settings that only a run heeds."""
+_OF_AN_ENVIRONMENT = ("env_kwargs", "env_wrapper", "state_key")
 
 
 def _spec_of(env: Any, settings: Mapping[str, Any]) -> EnvSpec:
@@ -284,7 +308,7 @@ def _spec_of(env: Any, settings: Mapping[str, Any]) -> EnvSpec:
     from offbeat.envs import make_vector
 
     single = isinstance(env, gymnasium.Env)
-    options = {key: settings[key] for key in ("env_kwargs", "env_wrapper", "state_key") if key in settings}
+    options = {key: settings[key] for key in _OF_AN_ENVIRONMENT if key in settings}
     vector = make_vector((lambda: env) if single else env, **options)
     if isinstance(env, str):
         vector.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -67,12 +68,17 @@ def train_config(config: Config, *, env: Any = None, eval_env: Any = None) -> Ru
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     with _threads(config.run.threads):
         parts = _build(_Environments(config, env, eval_env))
-        directory = RunDirectory.create(config, versions())
-        directory.lock()
-        try:
-            return _train(parts, directory, None)
-        finally:
-            directory.unlock()
+        with Stop() as stop:  # from here on there is something to lose
+            directory = RunDirectory.create(config, versions())
+            directory.lock()
+            try:
+                return _train(parts, directory, None, stop)
+            except BaseException:
+                if not Checkpoints(directory.path).names():
+                    shutil.rmtree(directory.path, ignore_errors=True)  # nothing that could be resumed or looked at
+                raise
+            finally:
+                directory.unlock()
 
 
 def resume(
@@ -103,10 +109,15 @@ def resume(
         config = settings_module.build(notes["algorithm"], {**notes["config"], **given})
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
+        if config.run.total_updates is not None and total_steps and done["updates"] >= config.run.total_updates:
+            raise UsageError(
+                f"{path} ended at total_updates={config.run.total_updates}, which still holds: give a larger one too"
+            )
         with _threads(config.run.threads):
             parts = _build(_Environments(config, env, eval_env))
             check_same(notes, config.algorithm, parts.agent.spec)
-            return _train(parts, directory, checkpoint)
+            with Stop() as stop:
+                return _train(parts, directory, checkpoint, stop)
     finally:
         directory.unlock()
 
@@ -127,6 +138,8 @@ def evaluate_run(
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
+    if seed is not None and seed < 0:
+        raise UsageError(f"seed={seed} is out of range: it must be at least 0")
     directory = RunDirectory.open(path)
     snapshot = Checkpoints(directory.path).load(checkpoint)
     notes = snapshot.notes
@@ -266,7 +279,7 @@ def _build(environments: _Environments) -> _Parts:
 
 def _check_apart(training: Vector, evaluation: Vector) -> None:
     mine, theirs = training.spec, evaluation.spec
-    if (mine.layout, mine.action_shape) != (theirs.layout, theirs.action_shape):
+    if (mine.layout, mine.action_low, mine.action_high) != (theirs.layout, theirs.action_low, theirs.action_high):
         raise UsageError(
             f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
             "pass an eval_env with the same spaces"
@@ -278,11 +291,10 @@ def _check_apart(training: Vector, evaluation: Vector) -> None:
         )
 
 
-def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None) -> RunResult:
+def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop) -> RunResult:
     """Trains in a directory that this process has locked, from its checkpoint if one is named."""
     config, run = parts.agent.config, parts.agent.config.run
     with (
-        Stop() as stop,
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
         closing(Runner(parts.agent, parts.collector, parts.evaluation, directory, console, stop)) as runner,
     ):

@@ -91,6 +91,18 @@ class Checkpoints:
             self._remove_folders("best", {folder})
         return folder
 
+    def forget_best_after(self, step: int) -> bool:
+        """Removes a best checkpoint of a later step, which a run that goes back to `step` no longer has made."""
+        with contextlib.suppress(CheckpointError):
+            match = _FOLDER.fullmatch(self._resolve("best"))
+            if match is None or int(match["step"]) <= step:
+                return False
+            with self._saving("forgetting the best checkpoint"):
+                durable.remove_file(self._folders / "best")
+                self._remove_folders("best", set())
+            return True
+        return False
+
     def load(self, which: str = "latest") -> Snapshot:
         """The snapshot of `latest`, `best` or a folder by its name, after checking every file of it but replay."""
         with self._explained(which):

@@ -1,4 +1,4 @@
-"""How many updates are due for the steps taken: the update-to-data ratio, the warm-up and the slack."""
+"""How many updates are due for the steps taken: the update-to-data ratio and the warm-up."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from fractions import Fraction
 class Pace:
     """Holds `updates_per_step` after `warmup_steps`, whatever the number of environments.
 
-    slack: how many updates the learner may be behind before collection waits; 0 is synchronous training.
     Counts are exact: the ratio is taken as the fraction that was written (0.1 is a tenth).
     """
 
     updates_per_step: float
     warmup_steps: int
-    slack: int = 0
 
     def planned(self, env_steps: int) -> int:
         """Updates that belong to the first `env_steps` steps."""
@@ -25,6 +23,3 @@ class Pace:
 
     def updates_due(self, env_steps: int, updates: int) -> int:
         return max(0, self.planned(env_steps) - updates)
-
-    def may_collect(self, env_steps: int, updates: int) -> bool:
-        return self.updates_due(env_steps, updates) <= self.slack

@@ -18,7 +18,7 @@ RATE_SECONDS = 10.0
 
 
 class Progress:
-    """Counters of one run. `state` is what a resumed run needs to go on as if it had never stopped."""
+    """Counters of one run, as state (`counters`) and what only logging needs (`bookkeeping`)."""
 
     def __init__(self, total_steps: int, total_updates: int | None, every: Mapping[str, int]) -> None:
         self.total_steps, self.total_updates = total_steps, total_updates

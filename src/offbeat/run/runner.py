@@ -28,6 +28,8 @@ UPDATES_BETWEEN_LOOKS = 16
 class Collector(Protocol):
     """Where chunks come from."""
 
+    @property
+    def rebuilds(self) -> bool: ...
     def load(self, weights: Weights, version: int) -> None: ...
     def poll(self, timeout: float = 0.0) -> Chunk: ...
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]: ...
@@ -80,6 +82,8 @@ class Runner:
             Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
             for line in read_jsonl(self.evaluations.path)
         ]
+        if self.checkpoints.forget_best_after(self.progress.step):
+            self.progress.best_return = None  # it belonged to the steps that are taken back
         self._purge_step = self.progress.step + 1
         self.directory.log(f"resumed from {which} at step {self.progress.step}")
 
@@ -128,8 +132,8 @@ class Runner:
         try:
             chunk = self.collector.poll()
         except (KeyboardInterrupt, OffbeatError):
-            if self.stop():  # Ctrl-C goes to environments in processes of their own, too: their end is our wish
-                return
+            if self.stop() and not self.collector.rebuilds:
+                return  # Ctrl-C went to environments in processes of their own, too: their end is our wish
             raise
         self.agent.add(chunk)
         self.progress.after(chunk)
@@ -206,7 +210,12 @@ class Runner:
             return True
         policy = self.agent.policy(self.vector.num_envs)
         policy.load(publication.weights)
-        results = evaluate(self.vector, policy, self.run.eval_episodes, self.stop)
+        try:
+            results = evaluate(self.vector, policy, self.run.eval_episodes, self.stop)
+        except (KeyboardInterrupt, OffbeatError):
+            if self.stop() and not self.vector.rebuilds:
+                return False  # as in `_collect`
+            raise
         if results is None:
             return False
         result = Evaluation(progress.step, publication.version, *results)
@@ -292,8 +301,11 @@ class Runner:
         self.directory.log(text)
 
     def close(self) -> None:
-        self.collector.close()
-        self.vector.close()
+        for each in (self.collector, self.vector):
+            try:
+                each.close()
+            except Exception as error:  # the run itself is over, and its result stands
+                self.note(f"closing the environments raised {type(error).__name__}: {error}")
         if self.tensorboard is not None:
             self.tensorboard.close()
         self.metrics.close()
