@@ -64,9 +64,6 @@ def main() -> int:
         random_steps=min(500, arguments.steps // 2),
         warmup_steps=min(500, arguments.steps // 2),
         hidden=(128, 128),
-        actor_learning_rate=1e-3,
-        critic_learning_rate=1e-3,
-        temperature_learning_rate=1e-3,
         eval_every=1_000,
         log_every=200,
         threads=1,  # networks of this size are no faster with more, and much slower on a busy machine

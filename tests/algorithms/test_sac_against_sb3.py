@@ -15,7 +15,7 @@ from offbeat.algorithms.configs import SAC, Fixed, Learned
 from offbeat.learn.torch import Learner
 from specs import random_transitions, vector_spec
 
-BATCH, UPDATES = 32, 10
+BATCH, UPDATES, RATE = 32, 10, 3e-4
 
 
 class _Spaces(gymnasium.Env):
@@ -57,7 +57,7 @@ def _their_model(config: SAC) -> Theirs:
         gamma=config.gamma,
         tau=config.tau,
         ent_coef=f"auto_{config.temperature.initial}" if learned else config.temperature.value,
-        learning_rate=3e-4,
+        learning_rate=RATE,
         target_update_interval=config.target_every,
         device="cpu",
     )
@@ -65,7 +65,7 @@ def _their_model(config: SAC) -> Theirs:
     model.actor.action_dist.epsilon = 0.0
     if learned:
         model.log_ent_coef = model.log_ent_coef.detach().double().requires_grad_(True)
-        model.ent_coef_optimizer = torch.optim.Adam([model.log_ent_coef], lr=3e-4)
+        model.ent_coef_optimizer = torch.optim.Adam([model.log_ent_coef], lr=RATE)
     else:
         model.ent_coef_tensor = model.ent_coef_tensor.double().fill_(config.temperature.value)
     model._logger = SimpleNamespace(record=lambda *args, **kwargs: None)
@@ -78,7 +78,8 @@ def test_ten_updates_equal_stable_baselines3(
     temperature: Learned | Fixed, target_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, rng = vector_spec(5, 2), np.random.default_rng(0)
-    config = SAC(hidden=(16, 16), batch_size=BATCH, temperature=temperature, target_every=target_every)
+    rates = {f"{group}_learning_rate": RATE for group in ("actor", "critic", "temperature")}
+    config = SAC(hidden=(16, 16), batch_size=BATCH, temperature=temperature, target_every=target_every, **rates)
     learner = Learner("sac", config, spec, rng=np.random.default_rng(1), precision="float64")
     model = _their_model(config)
     with torch.no_grad():

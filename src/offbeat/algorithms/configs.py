@@ -164,9 +164,9 @@ class SAC:
     activation: Activation = setting("relu", "Activation of hidden layers.")
     layer_norm: bool = setting(False, "Layer norm before each hidden activation.")
     temperature: Learned | Fixed = setting(Learned(), "Weight of the entropy: learned or fixed.")
-    actor_learning_rate: float = setting(3e-4, "Adam's rate for the actor.", at_least=0)
-    critic_learning_rate: float = setting(3e-4, "Adam's rate for the critics.", at_least=0)
-    temperature_learning_rate: float = setting(3e-4, "Adam's rate for the temperature.", at_least=0)
+    actor_learning_rate: float = setting(1e-3, "Adam's rate for the actor.", at_least=0)
+    critic_learning_rate: float = setting(1e-3, "Adam's rate for the critics.", at_least=0)
+    temperature_learning_rate: float = setting(1e-3, "Adam's rate for the temperature.", at_least=0)
     actor_schedule: Reference = setting(
         "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
     )
