@@ -262,12 +262,15 @@ def test_notes_to_a_standard_error_that_nobody_reads_are_no_error(monkeypatch: p
         stream.close()
 
 
-def test_a_closed_standard_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_output_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdout", None)
     with Console("runs/one", 10_000) as console:
         console.start(["SAC on Pendulum-v1"])
         console.log(5_000, METRICS)
         console.finish(["run: runs/one"])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -147,18 +147,21 @@ class Agent:
             columns["state"], columns["next_state"] = (
                 _shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
             )
+        self._check(columns)
+        ended = terminated | truncated
+        self._counts[0, envs] += ended
+        self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
+        self.add(Chunk(columns, sequence=self.shard.committed))
+
+    def _check(self, columns: Mapping[str, Array]) -> None:
         for name in ("action", "reward", "state", "next_state"):
             if name in columns and not np.isfinite(columns[name]).all():
                 raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
         if (np.abs(columns["action"]) > 1.0 + 1e-5).any():
             raise UsageError(
-                f"observe: action {np.asarray(action).tolist()} is outside the environment's bounds, "
-                f"{self.spec.action_low} to {self.spec.action_high}; pass what the environment was given"
+                "observe: an action is outside the "
+                f"environment's bounds, {self.spec.action_low} to {self.spec.action_high}; pass what it was given"
             )
-        ended = terminated | truncated
-        self._counts[0, envs] += ended
-        self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
-        self.add(Chunk(columns, sequence=self.shard.committed))
 
     def update(self, count: int | None = None) -> Metrics:
         """Makes `count` updates, or as many as `updates_per_step` and `warmup_steps` make due; returns mean metrics."""
