@@ -53,16 +53,19 @@ def test_stacked_critics_gradient_equals_autograd(activation: str, members: int,
         for each in (True, False)
     )
     parts, g = (_normal(7, 5), _normal(7, state), _normal(7, 2)), _normal(members, 7, seed=1)
-    outputs, actions = [], []
+    outputs, actions, chosen = [], [], []
     for network in (explicit, autograd):
         out, tape = network.forward(*parts)
         outputs.append(out.clone())
         network.backward(tape, g)
         out, tape = network.forward(*parts)
         actions.append(network.backward_to(2, tape, g))
+        out, tape = network.forward(*parts)
+        chosen.append(network.backward_to(2, tape, g[0], which=torch.arange(7) * 3 % members))
         torch.testing.assert_close(network(*parts), out, **EXACT)
     torch.testing.assert_close(*outputs, **EXACT)
     torch.testing.assert_close(*actions, **EXACT)
+    torch.testing.assert_close(*chosen, **EXACT)
     torch.testing.assert_close(explicit.gradient, autograd.gradient, **EXACT)
 
 

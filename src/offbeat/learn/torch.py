@@ -262,5 +262,5 @@ def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _acting_copy(tensor: Tensor) -> Array:
-    array = tensor.detach().cpu()
-    return (array.to(torch.float32) if array.is_floating_point() else array).numpy().copy()
+    array = tensor.detach().cpu().numpy()
+    return array.astype(np.float32) if array.dtype.kind == "f" else array.copy()

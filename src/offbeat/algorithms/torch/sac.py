@@ -7,7 +7,6 @@ policy's entropy is near its target. Both halves use the actor and the temperatu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -120,8 +119,12 @@ def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
     return (2, config.batch_size, spec.action_size)
 
 
-def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tape]:
-    """Actions (B, A) in [-1, 1], their log-probability (B,), and the tape for `actor_gradient`."""
+Drawn = tuple[Tensor, Tensor, Tape]
+"""Actions (B, A) in [-1, 1], their log-probability (B,), and the tape for `actor_gradient`."""
+
+
+def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor) -> Drawn:
+    """The policy's actions for observations (B, O) and standard normal noise (B, A)."""
     if isinstance(actor.module, OwnSampler):
         out, tape = actor.forward(obs, noise)
         return out[:, :-1], out[:, -1], (tape, None)
@@ -140,18 +143,38 @@ def actor_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d_
     actor.backward(to_actor, d_out, add)
 
 
-def blocks(state: State, batch: Batch, noise: Tensor) -> Iterator[tuple[Batch, Tensor]]:
-    """The batch and its noise (B, A) in pieces whose activations stay in the cache, where that is of use.
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a batch with their noise (2, B, A): for s and for s'. `drawn`: the policy at both, where known."""
 
-    A user's own modules always see the whole batch: to batch norm and its like, pieces are not the same.
+    batch: Batch
+    noise: Tensor
+    drawn: tuple[Drawn, Drawn] | None = None
+
+
+def blocks(config: SAC, state: State, batch: Batch, noise: Tensor) -> list[Block]:
+    """The batch in pieces whose activations stay in the cache, where that is of use.
+
+    A batch of one piece goes through the actor once, s and s' one below the other: the actor does not change in
+    between. A user's own modules always see the whole batch: to batch norm and its like, pieces are not the same.
     """
-    count = len(noise)
-    if not (state.actor.explicit and state.critic.explicit) or count < 2 * BLOCK_ROWS:
-        yield batch, noise
-        return
-    for start in range(0, count, BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        yield Batch(*(getattr(batch, each.name)[rows] for each in fields(Batch))), noise[rows]
+    count = len(batch.reward)
+    if not (state.actor.explicit and state.critic.explicit):
+        return [Block(batch, noise)]
+    if count < 2 * BLOCK_ROWS:
+        both = torch.cat((batch.obs, batch.next_obs))
+        action, log_prob, (tape, saved) = sample(config, state.actor, both, noise.flatten(0, 1))
+        tapes = state.actor.first(tape, count), tuple(each[:count] for each in saved)
+        now = action[:count], log_prob[:count], tapes
+        return [Block(batch, noise, (now, (action[count:], log_prob[count:], None)))]
+    pieces = [slice(start, start + BLOCK_ROWS) for start in range(0, count, BLOCK_ROWS)]
+    return [
+        Block(Batch(*(getattr(batch, each.name)[rows] for each in fields(Batch))), noise[:, rows]) for rows in pieces
+    ]
+
+
+def rows_in(pieces: list[Block]) -> int:
+    return sum(len(block.batch.reward) for block in pieces)
 
 
 def total(parts: list[Tensor]) -> Tensor:
@@ -159,15 +182,17 @@ def total(parts: list[Tensor]) -> Tensor:
 
 
 def update_critic(
-    state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
+    state: State, config: SAC, pieces: list[Block], temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  1/2 sum_e mean (Q_e - target)^2,  whose gradient at Q_e is (Q_e - target) / B."""
-    errors, values, count = [], [], len(noise)
-    for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
-        next_action, next_log_prob, _ = sample(config, state.actor, block.next_obs, block_noise)
-        next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
-        target = block.reward + block.discount * (next_q - temperature * next_log_prob)
-        q, tape = state.critic.forward(block.obs, block.state, block.action)
+    errors, values, count = [], [], rows_in(pieces)
+    for index, block in enumerate(pieces):
+        batch = block.batch
+        drawn = block.drawn[1] if block.drawn else sample(config, state.actor, batch.next_obs, block.noise[1])
+        next_action, next_log_prob, _ = drawn
+        next_q = state.target(batch.next_obs, batch.next_state, next_action).amin(0)
+        target = batch.reward + batch.discount * (next_q - temperature * next_log_prob)
+        q, tape = state.critic.forward(batch.obs, batch.state, batch.action)
         error = q - target
         state.critic.backward(tape, error / count, add=index > 0)
         errors.append(error.square().sum())
@@ -176,18 +201,16 @@ def update_critic(
     return {"critic_loss": total(errors) * (0.5 / count), "q": total(values) / (count * config.critics)}
 
 
-def update_actor(
-    state: State, config: SAC, batch: Batch, noise: Tensor, temperature: Tensor, rate: float
-) -> dict[str, Tensor]:
+def update_actor(state: State, config: SAC, pieces: list[Block], temperature: Tensor, rate: float) -> dict[str, Tensor]:
     """One step on  mean (temperature * log pi - min_e Q_e);  only the least Q of each row has a gradient, -1 / B."""
-    log_probs, values, count = [], [], len(noise)
-    members = torch.arange(config.critics, device=noise.device).unsqueeze(1)
-    for index, (block, block_noise) in enumerate(blocks(state, batch, noise)):
-        action, log_prob, tape = sample(config, state.actor, block.obs, block_noise)
-        q, critic_tape = state.critic.forward(block.obs, block.state, action)
+    log_probs, values, count = [], [], rows_in(pieces)
+    for index, block in enumerate(pieces):
+        batch = block.batch
+        drawn = block.drawn[0] if block.drawn else sample(config, state.actor, batch.obs, block.noise[0])
+        action, log_prob, tape = drawn
+        q, critic_tape = state.critic.forward(batch.obs, batch.state, action)
         least, which = q.min(0)
-        d_q = (which == members).to(q.dtype).mul_(-1.0 / count)
-        d_action = state.critic.backward_to(2, critic_tape, d_q)
+        d_action = state.critic.backward_to(2, critic_tape, torch.full_like(least, -1.0 / count), which)
         actor_gradient(config, state.actor, tape, d_action, temperature / count, add=index > 0)
         log_probs.append(log_prob.sum())
         values.append(least.sum())
@@ -207,9 +230,10 @@ def update(
 ) -> dict[str, Tensor]:
     """One update of everything that is due. noise (2, B, A): for s and for s'. Metrics stay tensors, (1,)."""
     temperature = state.log_temperature.exp()
-    metrics = update_critic(state, config, batch, noise[1], temperature, rates["critic"])
+    pieces = blocks(config, state, batch, noise)
+    metrics = update_critic(state, config, pieces, temperature, rates["critic"])
     if state.updates % config.actor_every == 0:
-        metrics |= update_actor(state, config, batch, noise[0], temperature, rates["actor"])
+        metrics |= update_actor(state, config, pieces, temperature, rates["actor"])
         if isinstance(config.temperature, Learned):
             target = config.temperature.target_entropy
             target = -float(spec.action_size) if target is None else target
