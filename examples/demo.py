@@ -21,7 +21,7 @@ import numpy as np
 
 import offbeat
 from offbeat.observe.plot import learning_curve
-from offbeat.observe.video import write_video
+from offbeat.observe.video import frame_rate, write_video
 
 ENVIRONMENT = "Pendulum-v1"
 SEEDS = range(1_000_000, 1_000_020)
@@ -47,7 +47,7 @@ def film(act: Callable[[Any], Any], path: Path) -> Path:
     frames: list[Any] = []
     play(env, act, lowest, frames)
     env.close()
-    return write_video(frames, path, fps=30)
+    return write_video(frames, path, frame_rate(env))
 
 
 def main() -> int:

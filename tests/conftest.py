@@ -5,3 +5,4 @@ import os
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ["WANDB_MODE"] = "offline"  # no test reaches for the network

@@ -21,6 +21,11 @@ def vector_spec(observation: int = 5, action: int = 2, state: int = 0, low: floa
     )
 
 
+def choice_spec(observation: int = 5, choices: int = 3) -> EnvSpec:
+    box = Leaf((), "box", (observation,), "float32")
+    return EnvSpec("test", Layout((box,)), (0.0,), (choices - 1.0,), (), "int64", choices=choices)
+
+
 def random_transitions(
     rng: np.random.Generator, spec: EnvSpec, batch: int = 32, dtype: type = np.float32
 ) -> Transitions:
@@ -28,9 +33,10 @@ def random_transitions(
         return rng.standard_normal(shape).astype(dtype)
 
     terminated = rng.random(batch) < 0.2
+    action = np.tanh(normal(batch, spec.action_size)) if spec.choices is None else spec.random_actions(rng, batch)
     return Transitions(
         obs=normal(batch, spec.observation_size),
-        action=np.tanh(normal(batch, spec.action_size)),
+        action=action.astype(dtype),
         reward=normal(batch),
         discount=np.where(terminated, 0.0, 0.99).astype(dtype),
         next_obs=normal(batch, spec.observation_size),

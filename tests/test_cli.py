@@ -55,6 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
             "resume": calls("resume", lambda: finished),
             "evaluate_run": calls("evaluate", lambda: evaluated),
         },
+        "offbeat.run.play": {"play_run": calls("play", lambda: None)},
         "offbeat.run.checkpoint": {"digest": calls("digest", lambda: "ab12")},
         "offbeat.envs.check": {"check_env": calls("check", lambda: list(calls.findings))},
     }
@@ -93,7 +94,9 @@ def test_flags_become_settings() -> None:
         "--critic_hidden=8,8 --log-std-min -5 --no-normalise-rewards"
     )
     kwargs = {"g": 9.81, "render": False, "tiny": 1e-3, "word": "a"}
-    assert config.run == Run(env="Pendulum-v1", total_steps=20_000, env_kwargs=kwargs, logger=(), quiet=True)
+    assert config.run == Run(
+        env="Pendulum-v1", preset="Pendulum-v1", total_steps=20_000, env_kwargs=kwargs, logger=(), quiet=True
+    )
     assert config.learner == SAC(
         hidden=(64, 32),
         critic_hidden=(8, 8),
@@ -114,9 +117,10 @@ def flags_for(key: str, value: Any) -> list[str]:
 def test_every_setting_is_a_flag_that_is_told_from_its_default(algorithm: str) -> None:
     for each in train_settings(algorithm):
         kind = flags_for(each.union, each.of[0]) if each.union else []
-        base = build(algorithm, {"env": "X"} | ({each.union: each.of[0]} if each.union else {}))
+        base = read_train(algorithm, ["--env", "X", *kind])
         literals = [choice for member in (each.hint,) for choice in getattr(member, "__args__", ())]
-        for value in [*literals, "none", "3", "0.5", "10000000", "m:f", "a=1", True]:
+        candidates = ["none", "3", "0.5", "1", "10000000", "m:f", "a=1", "Pendulum-v1", "CartPole-v1", True, False]
+        for value in [*literals, *candidates]:
             line = ["--env", "X", *kind, *flags_for(each.name, value)] if each.name != "env" else ["--env", "m:f"]
             try:
                 config = read_train(algorithm, line)
@@ -194,7 +198,8 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("train sac --env X --gamma 1.5", ["--gamma=1.5", "at most 1"]),
         ("train sac --env X --hidden 64 x", ["--hidden='64,x'", "whole number"]),
         ("train sac --env X --activation rleu", ["--activation='rleu'", "did you mean relu?"]),
-        ("train sac --env X --logger wandb", ["--logger='wandb'", "tensorboard"]),
+        ("train sac --env X --logger wandbe", ["--logger='wandbe'", "tensorboard", "wandb"]),
+        ("train sac --env X --stop-return 5 --eval-every 0", ["stop_return=5", "eval_every=0"]),
         ("train sac --env X --temperature fixd", ["--temperature='fixd'", "did you mean fixed?"]),
         ("train sac --env X --temperature-value 1", ["--temperature-value needs --temperature fixed"]),
         ("train sac --env X --temperature fixed --temperature-initial 1", ["needs --temperature learned"]),
@@ -216,6 +221,8 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("resume . --env X", ["--env", "offbeat resume"]),
         ("eval . --episodes 0", ["--episodes=0", "at least 1"]),
         ("eval . --episods 5", ["did you mean --episodes?"]),
+        ("play . --episodes 0", ["--episodes=0", "at least 1"]),
+        ("play nope", ["RUN='nope'"]),
         ("digest nope", ["RUN='nope'"]),
         ("check-env", ["offbeat check-env needs ENV"]),
         ("check-env --env-kwargs g=1 X", ["'X'", "put ENV before --env-kwargs"]),
@@ -234,7 +241,7 @@ def test_wrong_use_is_one_paragraph_and_two(
 
 def test_train_hands_over_the_config_and_ends_with_the_path(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "sac", "--env", "X", "--quiet"]) == 0
-    assert calls.made == [("train", build("sac", {"env": "X", "quiet": True}), {})]
+    assert calls.made == [("train", build("sac", {"env": "X", "quiet": True, "preset": None}), {})]
     assert capsys.readouterr().out.splitlines()[-1] == "run: runs/one"
 
 
@@ -242,8 +249,8 @@ def test_resume_hands_over_totals_and_ends_with_the_path(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "step-000000000100"]) == 0
-    options = {"total_steps": 100_000, "total_updates": None, "checkpoint": "step-000000000100", "quiet": None}
-    assert calls.made == [("resume", tmp_path, options)]
+    options = {"total_steps": 100_000, "total_updates": None, "stop_return": None, "quiet": None}
+    assert calls.made == [("resume", tmp_path, {**options, "checkpoint": "step-000000000100"})]
     assert capsys.readouterr().out == "run: runs/one\n"
 
 
@@ -251,6 +258,16 @@ def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys:
     assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
     assert calls.made == [("evaluate", tmp_path, {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True})]
     assert capsys.readouterr().out == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nvideo: v.gif\n"
+
+
+def test_play_hands_over_its_flags_and_what_to_say_things_with(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["play", str(tmp_path), "--episodes", "2", "--checkpoint", "best", "--seed", "4"]) == 0
+    [(_, path, options)] = calls.made
+    options.pop("say")("episode 1")
+    assert (path, options) == (tmp_path, {"episodes": 2, "checkpoint": "best", "seed": 4})
+    assert capsys.readouterr().out == "episode 1\n"
 
 
 def test_digest_prints_the_digest_only(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,7 +365,8 @@ def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFi
 
 def test_the_best_checkpoint_is_offered_where_no_replay_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     offered = "latest, best, or its name"
-    assert [offered in help_of(command, capsys) for command in ("eval", "digest", "resume")] == [True, True, False]
+    assert [offered in help_of(command, capsys) for command in ("eval", "play", "digest")] == [True] * 3
+    assert offered not in help_of("resume", capsys)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "coercion": set(),
     "settings": {"algorithms.configs", "coercion"},
     "flags": {"algorithms.configs", "coercion", "settings"},
+    "presets": {"algorithms.configs", "coercion", "settings"},
     "run": {
         "envs",
         "policies",
@@ -44,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         "observe",
         "deploy",
         "settings",
+        "presets",
     },
 }
 
@@ -51,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
 DOORS = {"", "cli", "__main__"}
 
 # Parts that never load a backend: not themselves, and not through what they import when they are imported.
-WITHOUT_BACKEND = {"collect", "algorithms.configs"}
+WITHOUT_BACKEND = {"collect", "algorithms.configs", "presets"}
 
 
 @dataclass(frozen=True)

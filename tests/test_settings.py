@@ -42,8 +42,9 @@ def changed(algorithm: str, each: settings.Setting) -> Config:
     """A config in which this setting, and nothing but the kind that it needs, is not the default."""
     kind = {each.union: each.of[0]} if each.union else {}
     literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
-    candidates = [True, 3, 0.5, -1, 10**7, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
-    for value in [*literals, *candidates]:
+    numbers = [3, 0.5, 1, -1, 10**7]
+    others = [True, False, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
+    for value in [*literals, *numbers, *others]:
         try:
             config = build(algorithm, {**kind, each.name: value})
         except UsageError:
@@ -92,6 +93,7 @@ def test_a_union_can_be_an_instance_a_mapping_or_flat_keys(temperature: dict[str
         ("critic_hidden", [8], (8,)),
         ("max_grad_norm", "none", None),
         ("logger", "tensorboard", ("tensorboard",)),
+        ("logger", "tensorboard,wandb", ("tensorboard", "wandb")),
         ("logger", "none", ()),
         ("out", Path("a") / "b", "a/b"),
         ("env_kwargs", {"range": (0.2, np.float64(1.0)), "mask": np.arange(2)}, {"range": [0.2, 1.0], "mask": [0, 1]}),
@@ -123,7 +125,8 @@ def test_what_yaml_numpy_and_flags_give_becomes_the_type(key: str, value: Any, e
         ({"hidden": 64}, ["hidden=64", "a list, each a whole number"]),
         ({"quiet": "yes"}, ["quiet='yes'", "true or false"]),
         ({"activation": "rleu"}, ["activation='rleu'", "one of relu, tanh", "did you mean relu?"]),
-        ({"logger": ["wandb"]}, ["logger=['wandb']", "tensorboard"]),
+        ({"logger": ["wandbe"]}, ["logger=['wandbe']", "tensorboard", "wandb"]),
+        ({"stop_return": 5, "eval_every": 0}, ["stop_return=5", "eval_every=0"]),
         ({"env": 7}, ["env=7", "text"]),
         ({"env_kwargs": {1: 2}}, ["env_kwargs={1: 2}", "mapping"]),
         ({"actor": 5}, ["actor=5", "module:callable", "none"]),

@@ -1,50 +1,65 @@
-"""Offbeat's replay as its runner uses it: chunks written into a shard, batches drawn by `Uniform`."""
+"""Offbeat's replay as its runner uses it: the collector makes a chunk of each step, the agent adds and draws."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 
 import offbeat
-from data import offbeat_columns, rows
-from offbeat.replay.shard import Shard
-from offbeat.replay.uniform import Uniform
-from offbeat.types import Chunk, EnvSpec, Layout, Leaf, Schema
+from data import rows
+from offbeat import Agent
+from offbeat.collect import Inline, Moved
+from offbeat.types import EnvSpec, Episode, Layout, Leaf, Observation, Step
 from replays.resident import resident_bytes
-
-_BLOCK = 1_000
 
 
 class Contestant:
     def __init__(self, threads: int, capacity: int, environments: int, sizes: tuple[int, int], dtype: str) -> None:
         self.versions = {"offbeat": offbeat.__version__, "numpy": np.__version__}
-        self.setting = "float32 rows, whatever the environment's own dtype"
-        self._empty = resident_bytes()
+        self.setting = "float32 rows, whatever the environment's own dtype; `add` is from the step's arrays to the ring"
         observation, action = sizes
         layout = Layout((Leaf((), "box", (observation,), dtype),))
         spec = EnvSpec("synthetic", layout, (-1.0,) * action, (1.0,) * action, (action,))
-        self._capacity, self._sizes = capacity, sizes
-        self._shard = Shard(Schema.transitions(spec), capacity)
-        self._experience = Uniform([self._shard])
-        self._rng = np.random.default_rng(0)
-        # One step of every environment; only the steps' numbers advance from call to call, as in a long episode.
-        self._columns = offbeat_columns(rows(environments, observation, action)) | {
-            "env": np.arange(environments),
-            "episode": np.zeros(environments, np.int64),
-            "step": np.zeros(environments, np.int64),
-        }
+        self._agent = Agent("sac", spec, capacity=capacity)
+        # Of its vector the collector needs no more than this where the steps are there already.
+        vector = SimpleNamespace(spec=spec, num_envs=environments)
+        policy, rng = self._agent.policy(environments), np.random.default_rng(0)
+        self._collector, self._rng = Inline(vector, policy, self._agent.schema, rng), rng
+        self._step = _step(environments, *sizes)
+        self._capacity = capacity
+        self._empty = resident_bytes()
 
     def fill(self) -> None:
-        block = offbeat_columns(rows(_BLOCK, *self._sizes))
-        while self._shard.committed < self._capacity:
-            self._shard.write(Chunk(block))
+        while self._agent.shard.committed < self._capacity:
+            self.add()
 
     def add(self) -> None:
-        self._columns["step"] += 1
-        self._shard.write(Chunk(self._columns))
+        self._agent.add(self._collector.chunk(*self._step))
 
     def sample(self, batch: int) -> None:
-        self._experience.sample(self._rng, batch)
+        self._agent.experience.sample(self._rng, batch)
 
     def resident(self) -> int:
-        """Bytes that the replay made resident since before it was made."""
+        """Bytes that became resident since the empty replay was made."""
         return resident_bytes() - self._empty
+
+
+def _step(environments: int, observation: int, action: int) -> tuple[Observation, Moved]:
+    """What the collector has in hand after one step of all environments, in the dtypes that environments give."""
+    data = rows(environments, observation, action)
+    no_state = np.zeros((environments, 0), np.float32)
+    before, following = Observation(data.obs, no_state), Observation(data.next_obs, no_state)
+    numbers = np.zeros(environments, np.int64)
+    step = Step(
+        observation=following,
+        next=following,
+        reward=data.reward.astype(np.float64),
+        terminated=data.terminated.astype(bool),
+        truncated=np.zeros(environments, bool),
+        valid=np.ones(environments, bool),
+        episode=numbers,
+        step=numbers,
+        finished=tuple(Episode(int(env), 0, 0.0, 1) for env in np.flatnonzero(data.terminated)),
+    )
+    return before, Moved(data.action, {}, step, no_state)

@@ -17,7 +17,6 @@ class Contestant:
         torch.set_num_threads(threads)
         self.versions = {"stable-baselines3": stable_baselines3.__version__, "torch": torch.__version__}
         self.setting = "defaults"
-        self._empty = resident_bytes()
         observation, action = sizes
         self._buffer = ReplayBuffer(
             capacity,
@@ -37,6 +36,7 @@ class Contestant:
             data.terminated,
             infos,
         )
+        self._empty = resident_bytes()
 
     def fill(self) -> None:
         while not self._buffer.full:
@@ -49,5 +49,5 @@ class Contestant:
         self._buffer.sample(batch)
 
     def resident(self) -> int:
-        """Bytes that the replay made resident since before it was made."""
+        """Bytes that became resident since the empty replay was made."""
         return resident_bytes() - self._empty

@@ -23,6 +23,7 @@ class Contestant:
         run = offbeat.train(
             "sac",
             environment,
+            preset=None,
             total_steps=steps,
             seed=seed,
             random_steps=WARMUP_STEPS,

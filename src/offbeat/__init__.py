@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "__version__", "load_policy", "resume", "train"]
+__all__ = ["Agent", "Callback", "__version__", "load_policy", "resume", "train"]
 
 if TYPE_CHECKING:
     from offbeat.deploy import load_policy
     from offbeat.run.agent import Agent
     from offbeat.run.api import resume, train
+    from offbeat.run.callbacks import Callback
 
 _WHERE = {
     "train": "offbeat.run.api",
     "resume": "offbeat.run.api",
     "Agent": "offbeat.run.agent",
+    "Callback": "offbeat.run.callbacks",
     "load_policy": "offbeat.deploy",
 }
 

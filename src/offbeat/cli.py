@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from offbeat import __version__
+from offbeat import __version__, presets
 from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run, setting
 from offbeat.coercion import suggestion
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
-from offbeat.settings import algorithm_named, assemble, make, read, read_yaml, settings_of, train_settings
+from offbeat.settings import algorithm_named, assemble, load_yaml, make, read, settings_of, train_settings
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
 they look for milliseconds: with another process on one of two cores, updates were 20 x slower than with this."""
 DEBUG_HELP = "Show the traceback of an error."
+LAYERS_HELP = "Flags win over the file of --config, the file over the environment's preset, that over the defaults."
 CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
 RESUME_HELP = "Which checkpoint: latest, or its name under checkpoints/. (The best one holds no replay.)"
 TOTAL_HELP = "a total that counts those already done, not an addition; none keeps the run's own."
@@ -37,7 +38,7 @@ def _as_in_run(name: str) -> Any:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    config: str | None = setting(None, "YAML file with settings; flags win over it.")
+    config: str | None = setting(None, "YAML file with settings; flags win over it, and it wins over the preset.")
     debug: bool = setting(False, DEBUG_HELP)
 
 
@@ -45,6 +46,7 @@ class TrainOptions:
 class ResumeOptions:
     total_steps: int | None = setting(None, f"Environment steps to train until: {TOTAL_HELP}", at_least=1)
     total_updates: int | None = setting(None, f"Updates to train until: {TOTAL_HELP}", at_least=1)
+    stop_return: float | None = setting(None, "As for train; none keeps the run's own.")
     checkpoint: str = setting("latest", RESUME_HELP)
     quiet: bool | None = setting(None, "Print nothing but errors and the run's path; none keeps the run's own.")
     debug: bool = setting(False, DEBUG_HELP)
@@ -54,6 +56,14 @@ class ResumeOptions:
 class EvalOptions:
     episodes: int = setting(20, "Episodes to run.", at_least=1)
     video: bool = setting(False, "Film the first episode.")
+    checkpoint: str = setting("latest", CHECKPOINT_HELP)
+    seed: int | None = setting(None, "Seed of the episodes; none takes the run's.", at_least=0)
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    episodes: int = setting(5, "Episodes to play.", at_least=1)
     checkpoint: str = setting("latest", CHECKPOINT_HELP)
     seed: int | None = setting(None, "Seed of the episodes; none takes the run's.", at_least=0)
     debug: bool = setting(False, DEBUG_HELP)
@@ -77,26 +87,43 @@ class CheckEnvOptions:
 
 
 def read_train(algorithm: str, argv: Sequence[str]) -> Config:
-    """The config that the flags of `train` describe: flags over the file of --config over the defaults."""
+    """The config that the flags of `train` describe: flags over the file of --config over the preset."""
     own = settings_of(TrainOptions)
     _, given = parse(f"train {algorithm}", argv, _train_groups(algorithm), None)
     options = make(TrainOptions, read(own, {key: given.pop(key) for key in ("config", "debug") if key in given}))
-    from_file = _read_file(algorithm, options.config) if options.config is not None else {}
+    from_file, complete = _read_file(algorithm, options.config)
     from_flags = read(train_settings(algorithm), given, flag)
-    config = assemble(algorithm, from_file, from_flags, spell=flag)
+    if complete and from_flags.get("preset") is not None:
+        raise UsageError(
+            f"--preset={from_flags['preset']} would set nothing: {options.config} is the record of a run and holds "
+            "every setting; leave one of the two out"
+        )
+    config = (assemble if complete else presets.assemble)(algorithm, from_file, from_flags, spell=flag)
     if not config.run.env:
         raise UsageError("--env is missing; give a Gymnasium id such as --env Pendulum-v1, or module:factory")
     return config
 
 
-def _read_file(algorithm: str, path: str) -> dict[str, Any]:
-    mapping = read_yaml(path)
+def _read_file(algorithm: str, path: str | None) -> tuple[dict[str, Any], bool]:
+    """The settings in a file, if there is one, and whether a run wrote it: then it leaves nothing to a preset."""
+    if path is None:
+        return {}, False
+    mapping = load_yaml(path)
+    complete = mapping.pop("versions", None) is not None
     if mapping.pop("algorithm", algorithm) != algorithm:
         raise UsageError(f"{path} holds settings of another algorithm than {algorithm}; see its line `algorithm:`")
     try:
-        return read(train_settings(algorithm), mapping)
+        return read(train_settings(algorithm), mapping), complete
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+
+
+def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
+    """What stands in the help for the defaults: the file of --config over the preset, where there are such."""
+    values, complete = _read_file(algorithm, value_after(argv, "--config"))
+    given = {name: value for name in ("env", "preset") if (value := value_after(argv, flag(name))) is not None}
+    asked = read(train_settings(algorithm), given, flag)
+    return values if complete else presets.pick(algorithm, values | asked, flag)[1] | values
 
 
 def _train_groups(algorithm: str) -> Groups:
@@ -120,10 +147,9 @@ def _train(argv: Sequence[str]) -> int:
     algorithm, argv = argv[0], argv[1:]
     owner = algorithm_named(algorithm)
     if wants_help(argv):
-        path = value_after(argv, "--config")
-        values = _read_file(algorithm, path) if path is not None else {}
         with _reader_may_leave(sys.stdout):
-            show_help(f"train {algorithm}", _first_line(owner), _train_groups(algorithm), values, None)
+            description = f"{_first_line(owner)} {LAYERS_HELP}"
+            show_help(f"train {algorithm}", description, _train_groups(algorithm), _help_values(algorithm, argv), None)
         return 0
     config = read_train(algorithm, argv)
     from offbeat.run import api
@@ -140,6 +166,7 @@ def _resume(run: str, options: ResumeOptions) -> int:
             path,
             total_steps=options.total_steps,
             total_updates=options.total_updates,
+            stop_return=options.stop_return,
             checkpoint=options.checkpoint,
             quiet=options.quiet,
         )
@@ -163,6 +190,14 @@ def _eval(run: str, options: EvalOptions) -> int:
     _say(f"length: {statistics.fmean(result.lengths):.1f}")
     if result.video is not None:
         _say(f"video: {result.video}")
+    return 0
+
+
+def _play(run: str, options: PlayOptions) -> int:
+    path = _run_directory(run)
+    from offbeat.run import play
+
+    play.play_run(path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, say=_say)
     return 0
 
 
@@ -213,6 +248,7 @@ TRAIN_DESCRIPTION = "Trains an agent."
 COMMANDS = {
     "resume": Command("RUN", "Goes on with a run from its checkpoint.", ResumeOptions, _resume),
     "eval": Command("RUN", "Evaluates a run's policy, acting deterministically.", EvalOptions, _eval),
+    "play": Command("RUN", "Plays a run's policy in a window, or to a video without a display.", PlayOptions, _play),
     "digest": Command("RUN", "Prints one SHA-256 over the content of a checkpoint.", DigestOptions, _digest),
     "check-env": Command("ENV", "Says in words what is wrong with an environment.", CheckEnvOptions, _check_env),
 }

@@ -21,6 +21,10 @@ class EnvironmentFault(OffbeatError):
     """An environment raised, or returned what its spaces do not allow."""
 
 
+class CallbackFault(OffbeatError):
+    """A callback of the user's raised."""
+
+
 class CheckpointError(OffbeatError):
     """A checkpoint that is missing, damaged, foreign, or does not fit what it is loaded into."""
 

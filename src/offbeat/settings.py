@@ -286,7 +286,12 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The settings in a file, `algorithm` among them if it is there; versions are for the reader's eyes only."""
+    """The settings in a file, `algorithm` among them if it is there."""
+    return {key: value for key, value in load_yaml(path).items() if key != "versions"}
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """All that a file holds. `versions` is in it where a run wrote it: then it held every setting that there was."""
     try:
         content = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -299,7 +304,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"{path}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
     if content is not None and not isinstance(content, dict):
         raise UsageError(f"{path} holds a {type(content).__name__}; it must hold settings as `key: value` lines")
-    return {key: value for key, value in (content or {}).items() if key != "versions"}
+    return content or {}
 
 
 def write_yaml(config: Config, versions: Mapping[str, str]) -> str:
@@ -322,10 +327,10 @@ def markdown() -> str:
         "Made from the dataclasses by `python -m offbeat.settings --markdown`; do not edit by hand.",
         "",
         "The same names everywhere: `total_steps=20000` in Python, `total_steps: 20000` in a YAML file,",
-        "`--total-steps 20000` on the command line. A flag wins over the file, the file over the default; ranges are",
-        "checked wherever a value comes from. `none` means no value (an empty list where the setting is a list). A",
-        "setting of one kind (`temperature_value`) goes only with that kind; in YAML and Python a mapping says the",
-        "same: `temperature: {kind: fixed, value: 0.2}`.",
+        "`--total-steps 20000` on the command line. A flag wins over the file, the file over the environment's",
+        "[preset](presets.md), the preset over the default; ranges are checked wherever a value comes from. `none`",
+        "means no value (an empty list where the setting is a list). A setting of one kind (`temperature_value`) goes",
+        "only with that kind; in YAML and Python a mapping says the same: `temperature: {kind: fixed, value: 0.2}`.",
     ]
     for title, owner in {"run": Run, **ALGORITHMS}.items():
         lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]

@@ -1,7 +1,8 @@
 """The values that travel along the data's path. Shapes are documented here, once.
 
 B batch, T time, N environments, R rows, A action size, O observation size, S privileged state size, E critics.
-Actions are in [-1, 1] everywhere except inside an environment; rewards are what the environment paid, after shaping.
+Everywhere except inside an environment, Box actions are in [-1, 1] and Discrete ones are indices from 0. Rewards are
+what the environment paid, after shaping.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class EnvSpec:
     """What a policy, a replay and a learner need to know of an environment, without the environment.
 
     action_low, action_high: (A,) the environment's own bounds. action_shape, action_dtype: what `step` is given.
+    choices: how many Discrete actions there are, or None; actions are then their indices 0..choices-1, with A = 1, and
+    `action_low` is what the environment calls the first one.
     state: layout of the privileged state that only the critic sees, or None; `state_from` is "observation" (the key was
     taken out of `layout`) or "info". max_episode_steps: the limit after which an episode is truncated, if any.
     """
@@ -132,6 +135,7 @@ class EnvSpec:
     state_from: str | None = None
     state: Layout | None = None
     max_episode_steps: int | None = None
+    choices: int | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EnvSpec:
@@ -160,8 +164,16 @@ class EnvSpec:
     def state_size(self) -> int:
         return self.state.size if self.state is not None else 0
 
+    def random_actions(self, rng: np.random.Generator, count: int) -> Array:
+        """Uniform actions (count, A), float32."""
+        if self.choices is not None:
+            return rng.integers(self.choices, size=(count, 1)).astype(np.float32)
+        return rng.uniform(-1.0, 1.0, (count, self.action_size)).astype(np.float32)
+
     def to_environment(self, action: Array) -> Array:
         """Actions (..., A) in [-1, 1] to the environment's bounds, shape and dtype; beyond goes to the bound."""
+        if self.choices is not None:
+            return action[..., 0].astype(self.action_dtype) + np.asarray(self.action_low[0], self.action_dtype)
         low, high, centre, half = self._scaling
         # Clipping the result, not the action: rounding in the scaling then cannot leave the bounds either.
         scaled = action.astype(np.float64)
@@ -177,6 +189,8 @@ class EnvSpec:
 
     def from_environment(self, action: Array) -> Array:
         """The inverse of `to_environment`: (..., *action_shape) to (..., A) in [-1, 1], float32."""
+        if self.choices is not None:
+            return (np.asarray(action)[..., None] - self.action_low[0]).astype(np.float32)
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         lead = np.shape(action)[: np.ndim(action) - len(self.action_shape)]
         flat = np.asarray(action, np.float64).reshape(*lead, self.action_size)
@@ -210,6 +224,7 @@ class Step:
     on (the final observation where an episode ended). reward (N,) float64; terminated, truncated (N,) bool.
     valid (N,) bool: False where the call only reset an environment and made no transition.
     episode, step (N,) int64: the episode that the row belongs to and its place in it, from 0.
+    finished: the episodes that ended, one for each row where a flag is set: where it is empty, no flag is.
     """
 
     observation: Observation
@@ -238,7 +253,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a row, from which chunk, shard and segment are built. float32 fields are packed side by side."""
+    """The fields of a row, from which chunk, shard and segment are built.
+
+    float32 fields and single numbers of any dtype are packed side by side into one `row`, so that a batch is one
+    gather and a write one copy; images and other arrays stand beside it.
+    """
 
     fields: tuple[Field, ...]
 
@@ -252,6 +271,27 @@ class Schema:
     def names(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.fields)
 
+    @property
+    def beside(self) -> tuple[Field, ...]:
+        return tuple(each for each in self.fields if each.dtype != "float32" and each.shape)
+
+    @cached_property
+    def row(self) -> np.dtype[Any]:
+        """The packed fields as one structured dtype: the widest numbers first, each aligned to its own size."""
+        packed = [each for each in self.fields if each.dtype == "float32" or not each.shape]
+        packed.sort(key=lambda each: -np.dtype(each.dtype).itemsize)
+        formats = [np.dtype((each.dtype, each.shape)) for each in packed]
+        ends = np.cumsum([0, *(each.itemsize for each in formats)])
+        whole = max([4, *(np.dtype(each.dtype).itemsize for each in packed)])
+        return np.dtype(
+            {
+                "names": [each.name for each in packed],
+                "formats": formats,
+                "offsets": ends[:-1].tolist(),
+                "itemsize": max(1, -(-int(ends[-1]) // whole)) * whole,
+            }
+        )
+
     @classmethod
     def transitions(cls, spec: EnvSpec, extras: tuple[Field, ...] = ()) -> Schema:
         """Self-contained transition rows for an environment; images stand in their own dtype beside the vectors."""
@@ -260,7 +300,6 @@ class Schema:
             Field("obs", observation, "float32"),
             Field("action", (spec.action_size,), "float32"),
             Field("reward", (), "float32"),
-            Field("terminated", (), "float32"),
             Field("next_obs", observation, "float32"),
         ]
         if spec.state_size:
@@ -268,6 +307,7 @@ class Schema:
         for leaf in spec.layout.images:
             fields += [Field(f"{when}/{leaf.name}", leaf.shape, leaf.dtype) for when in ("obs", "next_obs")]
         fields += [
+            Field("terminated", (), "bool"),
             Field("truncated", (), "bool"),
             Field("version", (), "int32"),
             Field("env", (), "uint16"),
@@ -277,26 +317,57 @@ class Schema:
         return cls(tuple(fields) + extras)
 
 
-@dataclass(frozen=True)
+Packed = tuple[np.dtype[Any], bytes, int, Mapping[str, Array]]
+"""Packed rows: the schema's `row`, that many bytes for each, end to end, how many, and the columns beside them."""
+
+
+class Columns(Mapping[str, Array]):
+    """Packed rows by column, each cut out when it is asked for; read-only."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._row, self._data, self._count, self._beside = packed
+
+    def __getitem__(self, name: str) -> Array:
+        if name in self._beside:
+            return self._beside[name]
+        if name not in (self._row.names or ()):
+            raise KeyError(name)
+        return np.ndarray(self._count, self._row, self._data)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._row.names or ()
+        yield from self._beside
+
+    def __len__(self) -> int:
+        return len(self._row.names or ()) + len(self._beside)
+
+
+@dataclass(slots=True)
 class Chunk:
     """Rows in the order in which they were made; `columns[name]` is (R, *field.shape).
 
-    A row is named (worker, boot, sequence): `sequence` is the first row's, the others follow.
-    finished: the episodes that ended in these rows. calls: vector steps taken, also those that gave no row.
+    rows: packed, or by column, to be packed where they are written. A row is named (worker, boot, sequence):
+    `sequence` is the first row's, the others follow. finished: the episodes that ended in these rows. calls: vector
+    steps taken, also those that gave no row. Made in every step, so it is not frozen, which would take five times as
+    long.
     """
 
-    columns: Mapping[str, Array]
-    worker: int = 0
-    boot: int = 0
+    rows: Packed | Mapping[str, Array]
     sequence: int = 0
     finished: tuple[Episode, ...] = ()
     calls: int = 1
+    worker: int = 0
+    boot: int = 0
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        return Columns(self.rows) if isinstance(self.rows, tuple) else self.rows
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return self.rows[2] if isinstance(self.rows, tuple) else len(next(iter(self.rows.values())))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Transitions:
     """A batch for an off-policy learner. reward, discount (B,): the n-step sum and gamma^k, 0 after termination.
 

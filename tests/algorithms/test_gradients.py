@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from offbeat.algorithms.configs import SAC, Fixed
-from offbeat.algorithms.torch import sac
 from offbeat.algorithms.torch.differentiate import AutogradPass, ExplicitPass, Network
 from offbeat.algorithms.torch.networks import MLP, Critics
 from offbeat.algorithms.torch.squashed import squash, squash_gradient
@@ -90,7 +89,7 @@ def test_an_update_in_blocks_equals_an_update_at_once(monkeypatch: pytest.Monkey
     batches = [(random_transitions(rng, spec, 37, np.float64), rng.standard_normal((2, 37, 2))) for _ in range(10)]
     results = []
     for rows in (10**9, 8):
-        monkeypatch.setattr(sac, "BLOCK_ROWS", rows)
+        monkeypatch.setattr("offbeat.algorithms.torch.batch.BLOCK_ROWS", rows)
         config = SAC(hidden=(16, 16), batch_size=37)
         learner = Learner("sac", config, spec, rng=np.random.default_rng(1), precision="float64")
         for batch, noise in batches:

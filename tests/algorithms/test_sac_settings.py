@@ -413,7 +413,7 @@ def test_buffers_of_own_modules_are_copied_to_the_target() -> None:
 
 
 def test_own_actors_see_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sac, "BLOCK_ROWS", 8)
+    monkeypatch.setattr("offbeat.algorithms.torch.batch.BLOCK_ROWS", 8)
     sizes = []
 
     class Watching(OwnActor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -12,6 +13,7 @@ from counting import Counting, make
 from offbeat.collect import Inline
 from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError
+from offbeat.replay.shard import Shard
 from offbeat.types import Array, Chunk, Field, Schema
 
 ROWS = {1: 20_000, 3: 30_000, 64: 60_000}
@@ -30,7 +32,7 @@ class Scripted:
     def initial_carry(self, num_envs: int) -> Array:
         return np.zeros((num_envs, self.carry_size), np.float32)
 
-    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
+    def act(self, obs: Array, carry: Array, rng: Any, step: int = 0) -> tuple[Array, Array, dict[str, Array]]:
         assert rng is not None
         action = rng.uniform(-1, 1, (len(obs), 2)).astype(np.float32)
         return action, carry + 1, {"acted": carry.sum(axis=1), "unwanted": obs}
@@ -117,6 +119,62 @@ def test_the_carry_starts_afresh_with_each_episode_and_wanted_extras_become_colu
     assert "unwanted" not in rows
 
 
+@pytest.mark.parametrize("kind", ["inline", "next_step"])
+def test_an_extra_that_stands_beside_the_rows_comes_with_them(kind: str) -> None:
+    class Remembering(Scripted):
+        def act(self, obs: Array, carry: Array, rng: Any, step: int = 0) -> tuple[Array, Array, dict[str, Array]]:
+            action, carry, extras = super().act(obs, carry, rng)
+            return action, carry, {**extras, "seen": np.concatenate((obs, obs), axis=1)}
+
+    vector, _ = counting_vector(kind, 3)
+    inline = collector(vector, Remembering(), extras=(Field("seen", (4,), "float64"), Field("acted", (), "int16")))
+    rows = join([inline.poll() for _ in range(100)])
+    np.testing.assert_array_equal(rows["seen"], np.concatenate((rows["obs"], rows["obs"]), axis=1))
+    np.testing.assert_array_equal(rows["acted"], rows["step"])
+
+
+def test_an_extra_of_the_wrong_shape_is_refused() -> None:
+    vector, _ = counting_vector("inline", 3)
+    with pytest.raises(ValueError, match=r"'acted' has shape \(3,\); the schema asks for \(3, 2\)"):
+        collector(vector, extras=(Field("acted", (2,), "float32"),)).poll()
+
+
+class Filming(gymnasium.Env):
+    """Shows the number of the step as a vector and as a picture; an episode ends after seven."""
+
+    observation_space = gymnasium.spaces.Dict(
+        camera=gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8), vector=gymnasium.spaces.Box(0, 7, (2,))
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.number = 0
+        return self._shown(), {}
+
+    def step(self, action: Array) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.number += 1
+        return self._shown(), 1.0, self.number == 7, False, {}
+
+    def _shown(self) -> dict[str, Array]:
+        return {"camera": np.full((4, 4, 3), self.number, np.uint8), "vector": np.full(2, self.number, np.float32)}
+
+
+@pytest.mark.parametrize("env", [Filming, SyncVectorEnv([Filming] * 3)])
+def test_images_come_with_their_rows_into_the_ring(env: Any) -> None:
+    vector = make_vector(env, 3) if env is Filming else make_vector(env)
+    inline = collector(vector)
+    shard = Shard(Schema.transitions(vector.spec), 40)
+    for _ in range(50):
+        shard.write(inline.poll())
+    rows = shard.read(shard.oldest, shard.committed).columns
+    for when, ahead in (("obs", 0), ("next_obs", 1)):
+        assert rows[f"{when}/camera"].dtype == np.uint8
+        expected = np.broadcast_to((rows["step"] + ahead)[:, None, None, None], (40, 4, 4, 3))
+        np.testing.assert_array_equal(rows[f"{when}/camera"], expected)
+        np.testing.assert_array_equal(rows[when][:, 0], rows["step"] + ahead)
+    np.testing.assert_array_equal(rows["terminated"], rows["step"] == 6)
+
+
 def test_columns_have_the_schemas_names_shapes_and_dtypes() -> None:
     for kind in ("inline", "next_step"):
         vector, _ = counting_vector(kind, 3, structure="dict", state="info")
@@ -143,7 +201,7 @@ def test_the_version_column_is_the_version_that_acted() -> None:
 
 
 class Still(Scripted):
-    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
+    def act(self, obs: Array, carry: Array, rng: Any, step: int = 0) -> tuple[Array, Array, dict[str, Array]]:
         return np.zeros((len(obs), 2), np.float32), carry, {}
 
 
@@ -221,7 +279,7 @@ def test_a_restored_collector_goes_on_as_if_never_interrupted(taken: int) -> Non
 
 
 class Narrow(Scripted):
-    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
+    def act(self, obs: Array, carry: Array, rng: Any, step: int = 0) -> tuple[Array, Array, dict[str, Array]]:
         action, carry, extras = super().act(obs, carry, rng)
         return action[:, :1], carry, extras
 

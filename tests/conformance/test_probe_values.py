@@ -11,23 +11,24 @@ import torch
 import offbeat
 from probes import Probe
 
+SHARED: dict[str, Any] = {"hidden": (32, 32), "tau": 0.05, "target_every": 1, "batch_size": 64, "gamma": 0.5}
+RATES: dict[str, Any] = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "sac": {
-        "temperature": {"kind": "fixed", "value": 0.0},
-        "actor_learning_rate": 3e-3,
-        "critic_learning_rate": 3e-3,
-        "hidden": (32, 32),
-        "tau": 0.05,
-        "batch_size": 64,
-        "gamma": 0.5,
-    }
+    "sac": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.0}},
+    "td3": {**SHARED, **RATES, "target_noise": 0.0, "exploration": {"kind": "gaussian", "scale": 0.5}},
+    "ddpg": {**SHARED, **RATES, "exploration": {"kind": "ornstein_uhlenbeck", "scale": 2.0}},
+    "dqn": {**SHARED, "learning_rate": 3e-3, "exploration": {"kind": "epsilon_greedy", "final": 1.0}},
+    "redq": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.0}, "critics": 4},
+    "discrete sac": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.02}},
 }
+DISCRETE = {"dqn", "discrete sac"}
 algorithms = pytest.mark.parametrize("algorithm", sorted(SETTINGS))
 
 
-def _train(algorithm: str, env: Probe, updates: int = 800, **settings: Any) -> offbeat.Agent:
+def _train(algorithm: str, updates: int = 800, n_step: int = 1, **probe: Any) -> offbeat.Agent:
     torch.set_num_threads(1)
-    agent = offbeat.Agent(algorithm, env, random_steps=300, **{**SETTINGS[algorithm], **settings})
+    env = Probe(**probe, discrete=algorithm in DISCRETE)
+    agent = offbeat.Agent(algorithm.split()[-1], env, random_steps=300, n_step=n_step, **SETTINGS[algorithm])
     obs, _ = env.reset(seed=0)
     for step in range(200 + updates):
         action = agent.act(obs)
@@ -42,41 +43,49 @@ def _train(algorithm: str, env: Probe, updates: int = 800, **settings: Any) -> o
 def _q(agent: offbeat.Agent, obs: float, action: float) -> np.ndarray:
     """(E,) values of one observation and action."""
     with torch.no_grad():
+        if agent.spec.choices is not None:
+            parts = [torch.tensor([[obs]])] + [torch.zeros(1, 0)] * (agent.config.algorithm == "sac")
+            return agent.learner.state.critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
         inputs = [torch.tensor([[obs]]), torch.zeros(1, 0), torch.tensor([[action]])]
         return agent.learner.state.critic(*inputs)[:, 0].numpy()
 
 
+def _acts(agent: offbeat.Agent) -> float:
+    action = agent.act(np.zeros(1, np.float32), deterministic=True)
+    return float(action) / 2 - 1 if agent.spec.choices is not None else float(action[0])
+
+
 @algorithms
 def test_q_equals_one_when_every_episode_pays_one_and_ends(algorithm: str) -> None:
-    agent = _train(algorithm, Probe(length=1, reward="end"))
+    agent = _train(algorithm, length=1, reward="end")
     np.testing.assert_allclose(_q(agent, 0.0, 0.3), 1.0, atol=0.05)
 
 
 @algorithms
 def test_q_of_the_first_of_two_steps_is_discounted_once(algorithm: str) -> None:
-    agent = _train(algorithm, Probe(length=2, reward="end"))
+    agent = _train(algorithm, length=2, reward="end")
     np.testing.assert_allclose(_q(agent, 1.0, 0.0), 1.0, atol=0.05)
     np.testing.assert_allclose(_q(agent, 0.0, 0.0), 0.5, atol=0.05)
 
 
 @algorithms
 def test_two_step_returns_give_the_same_values(algorithm: str) -> None:
-    agent = _train(algorithm, Probe(length=2, reward="end"), n_step=2)
+    agent = _train(algorithm, n_step=2, length=2, reward="end")
     np.testing.assert_allclose(_q(agent, 1.0, 0.0), 1.0, atol=0.05)
     np.testing.assert_allclose(_q(agent, 0.0, 0.0), 0.5, atol=0.05)
 
 
 @algorithms
 def test_q_and_policy_follow_a_reward_that_depends_on_the_action(algorithm: str) -> None:
-    agent = _train(algorithm, Probe(length=1, reward="action"), updates=1_500)
-    for action in (-0.8, 0.0, 0.5, 0.9):
+    agent = _train(algorithm, updates=1_500, length=1, reward="action")
+    for action in (-1.0, 0.0, 0.5, 1.0):
         np.testing.assert_allclose(_q(agent, 0.0, action), -((action - 0.5) ** 2), atol=0.1)
-    assert agent.act(np.zeros(1, np.float32), deterministic=True)[0] == pytest.approx(0.5, abs=0.12)
+    assert _acts(agent) == pytest.approx(0.5, abs=0.12)
 
 
 @algorithms
 def test_truncation_bootstraps_but_termination_does_not(algorithm: str) -> None:
-    endless = _train(algorithm, Probe(length=1, reward="every", ending="truncated"))
+    endless = _train(algorithm, length=1, reward="every", ending="truncated")
     np.testing.assert_allclose(_q(endless, 0.0, 0.0), 1.0 / (1.0 - 0.5), atol=0.1)
-    ended = _train(algorithm, Probe(length=1, reward="every", ending="terminated"))
+    ended = _train(algorithm, length=1, reward="every", ending="terminated")
     np.testing.assert_allclose(_q(ended, 0.0, 0.0), 1.0, atol=0.05)

@@ -42,13 +42,17 @@ def test_every_unsupported_space_is_reported() -> None:
         assert each in found
 
 
-def test_a_discrete_action_space_does_not_keep_the_rest_from_being_checked() -> None:
+def test_an_unserved_action_space_does_not_keep_the_rest_from_being_checked() -> None:
     def at_step(env: Bent, raw: Any, *rest: Any) -> Any:
         return raw * np.nan, *rest
 
-    found = words(bent(at_step, action_space=spaces.Discrete(3)), "error")
-    assert "Discrete actions are served by" in found
+    found = words(bent(at_step, action_space=spaces.MultiBinary(3)), "error")
+    assert "MultiBinary actions are served by" in found
     assert "is not finite" in found
+
+
+def test_a_discrete_action_space_is_fine() -> None:
+    assert not words(bent(action_space=spaces.Discrete(3, start=-1)), "error")
 
 
 @pytest.mark.parametrize(

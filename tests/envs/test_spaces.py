@@ -118,13 +118,25 @@ def test_scaled_actions_stay_within_bounds_that_do_not_add_up_in_floating_point(
         np.testing.assert_array_equal(spec.to_environment(np.full(50, -np.inf)), space.low)
 
 
+def test_discrete_actions_are_indices_from_zero_and_go_back_and_forth() -> None:
+    space, rng = spaces.Discrete(4, start=-1), np.random.default_rng(0)
+    bounds = read_action_space(space)
+    assert (bounds.choices, bounds.shape) == (4, ())
+    layout = read_observation_space(spaces.Box(-1, 1, (2,))).layout
+    spec = EnvSpec("it", layout, bounds.low, bounds.high, bounds.shape, bounds.dtype, choices=bounds.choices)
+    assert EnvSpec.from_json(spec.to_json()) == spec
+    action = spec.random_actions(rng, 200)
+    assert action.shape == (200, 1)
+    assert set(action.ravel()) == {0.0, 1.0, 2.0, 3.0}
+    given = spec.to_environment(action)
+    assert all(space.contains(each) for each in given)
+    assert set(given) == {-1, 0, 1, 2}
+    np.testing.assert_array_equal(spec.from_environment(given), action)
+
+
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (
-            spaces.Discrete(4),
-            r"Discrete\(4\) is not a Box.*Discrete actions are served by dqn \(not in this version yet\)",
-        ),
         (spaces.MultiDiscrete([2, 3]), r"MultiDiscrete actions are served by ppo .* or appo"),
         (spaces.MultiBinary(3), r"MultiBinary actions are served by ppo .* or appo"),
         (spaces.Dict({"a": ACTION}), r"no algorithm serves it as it is: declare one Box"),

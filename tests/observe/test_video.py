@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from offbeat.errors import UsageError
-from offbeat.observe.video import GIF_LARGEST_SIDE, write_video
+from offbeat.observe.video import DEFAULT_RATE, GIF_LARGEST_SIDE, frame_rate, write_video
 from offbeat.types import Array
 
 has_ffmpeg = importlib.util.find_spec("imageio_ffmpeg") is not None
@@ -95,3 +98,44 @@ def test_an_mp4_has_the_frames_and_the_rate_that_were_given(tmp_path: Path) -> N
 def test_what_is_no_film_is_refused(tmp_path: Path, film: list[Array], fps: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         write_video(film, tmp_path / "one.gif", fps)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["one.gif", pytest.param("one.mp4", marks=pytest.mark.skipif(not has_ffmpeg, reason="needs the extra: video"))],
+)
+def test_frames_are_taken_as_they_come_and_half_a_film_is_not_left(name: str, tmp_path: Path) -> None:
+    taken = []
+
+    def coming(fail: bool) -> Iterator[Array]:
+        for frame in frames(6):
+            taken.append(frame)
+            yield frame
+        if fail:
+            raise KeyboardInterrupt
+
+    path = write_video(coming(fail=False), tmp_path / name, fps=10)
+    assert len(taken) == 6
+    path.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        write_video(coming(fail=True), tmp_path / name, fps=10)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rate"),
+    [
+        ({"render_fps": 20}, 20),
+        ({"render_fps": np.float64(12.6)}, 13),
+        ({"render_fps": 0.2}, 1),
+        ({"render_fps": 0}, DEFAULT_RATE),
+        ({"render_fps": float("nan")}, DEFAULT_RATE),
+        ({"render_fps": None}, DEFAULT_RATE),
+        ({}, DEFAULT_RATE),
+        (None, DEFAULT_RATE),
+    ],
+)
+def test_an_environment_is_shown_at_its_own_rate(metadata: Any, rate: int) -> None:
+    assert frame_rate(SimpleNamespace(metadata=metadata)) == rate
+    assert frame_rate(object()) == DEFAULT_RATE

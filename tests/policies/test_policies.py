@@ -13,7 +13,7 @@ from offbeat.algorithms.torch import sac
 from offbeat.errors import UsageError
 from offbeat.learn.torch import Learner
 from offbeat.policies import NUMPY_BELOW, make_policy
-from offbeat.policies.squashed_gaussian import SquashedGaussian
+from offbeat.policies.mlp import MLPPolicy
 from offbeat.types import Chunk, EnvSpec
 from specs import vector_spec
 
@@ -76,7 +76,7 @@ def test_numpy_acts_for_few_environments_and_torch_for_many_unless_told() -> Non
 
     def backend(**options: object) -> str:
         policy = make_policy(description, **options)  # type: ignore[arg-type]
-        assert isinstance(policy, SquashedGaussian)
+        assert isinstance(policy, MLPPolicy)
         return "torch" if policy._backend.tanh is torch.tanh else "numpy"
 
     assert backend(num_envs=NUMPY_BELOW - 1) == "numpy"

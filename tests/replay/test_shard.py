@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offbeat.replay.block import pack
 from offbeat.replay.links import Links
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Field, Schema
@@ -88,11 +89,14 @@ def test_a_buffer_given_with_rows_in_it_is_taken_over_by_a_new_writer() -> None:
     assert_equals_model(again, model)
 
 
-def test_every_array_starts_on_a_cache_line() -> None:
-    buffer = np.zeros(Shard.nbytes(SCHEMA, 7) + 64, np.uint8)
+def test_the_rows_and_every_array_beside_them_start_on_a_cache_line() -> None:
+    schema = Schema((*SCHEMA.fields, Field("camera", (3, 3), "uint8"), Field("carry", (5,), "float64")))
+    buffer = np.zeros(Shard.nbytes(schema, 7) + 64, np.uint8)
     start = -buffer.ctypes.data % 64
-    shard = Shard(SCHEMA, 7, buffer=memoryview(buffer)[start:])
-    arrays = [shard.packed, *(shard.column(name) for name in ("version", "env", "episode", "step"))]
+    shard = Shard(schema, 7, buffer=memoryview(buffer)[start:])
+    arrays = [shard.column(name) for name in ("obs", "camera", "carry")]
+    assert schema.row.fields is not None
+    assert schema.row.fields["obs"][1] == 0
     assert all(array.ctypes.data % 64 == 0 for array in arrays)
 
 
@@ -101,16 +105,40 @@ def test_a_read_only_buffer_is_refused() -> None:
         Shard(SCHEMA, 4, buffer=bytes(Shard.nbytes(SCHEMA, 4)))
 
 
-def test_float32_fields_are_packed_and_gathered_in_one_row() -> None:
+def test_rows_are_gathered_whole_and_belong_to_the_caller() -> None:
     shard, model = Shard(SCHEMA, 8), Counting(1)
     shard.write(model.chunk(12))
     rows = np.array([11, 4, 7, 7])
     packed = shard.gather(rows)
-    assert packed.shape == (4, 3 + 2 + 1 + 1 + 3)
-    np.testing.assert_array_equal(packed[:, shard.offsets["obs"]], [model.log[row].obs for row in rows])
-    np.testing.assert_array_equal(packed[:, shard.offsets["next_obs"]], [model.log[row].next_obs for row in rows])
-    assert "env" not in shard.offsets
-    assert np.shares_memory(shard.column("reward"), shard.packed)
+    assert packed.dtype == SCHEMA.row
+    expected = columns([model.log[row] for row in rows])
+    for name in SCHEMA.names:
+        np.testing.assert_array_equal(packed[name], expected[name].astype(SCHEMA[name].dtype))
+    assert not np.shares_memory(packed, shard.column("obs"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(counting, st.integers(1, 20), chunk_steps)
+def test_packed_rows_are_written_as_their_columns_are(model: Counting, capacity: int, steps: list[int]) -> None:
+    shards = [Shard(SCHEMA, capacity) for _ in range(3)]
+    other = Schema(SCHEMA.fields)  # equal, and yet another one: as from another process
+    for count in steps:
+        chunk = model.chunk(count)
+        chunks = chunk, Chunk(pack(chunk.columns, SCHEMA)), Chunk(pack(chunk.columns, other))
+        for shard, each in zip(shards, chunks, strict=True):
+            assert shard.write(each) == len(each) == len(chunk)
+            assert_equals_model(shard, model)
+
+
+def test_an_interrupted_write_has_spoilt_the_rows_under_it_until_they_are_written_over() -> None:
+    shard, model = Shard(SCHEMA, 10), Counting(1)
+    shard.write(model.chunk(10))
+    shard._cursors[1] = 14  # rows 10 to 13 were announced, and nobody knows how far they were written
+    assert (shard.oldest, shard.committed) == (4, 10)
+    shard.write(model.chunk(2))
+    assert (shard.oldest, shard.committed) == (4, 12)
+    shard.write(model.chunk(3))
+    assert_equals_model(shard, model)
 
 
 def test_any_further_field_is_kept_without_the_shard_knowing_of_it() -> None:
@@ -118,6 +146,7 @@ def test_any_further_field_is_kept_without_the_shard_knowing_of_it() -> None:
         Field("log_prob", (), "float32"),
         Field("grid", (2, 2), "float32"),
         Field("expert", (), "bool"),
+        Field("clock", (), "float64"),
         Field("obs/camera", (4, 4, 3), "uint8"),
         Field("carry", (5,), "float64"),
     )
@@ -130,7 +159,7 @@ def test_any_further_field_is_kept_without_the_shard_knowing_of_it() -> None:
         made = {each.name: (rng.random((len(chunk), *each.shape)) * 200).astype(each.dtype) for each in extras}
         for name, values in made.items():
             further[name].append(values)
-        shard.write(dataclasses.replace(chunk, columns={**chunk.columns, **made}))
+        shard.write(dataclasses.replace(chunk, rows={**chunk.columns, **made}))
     assert_equals_model(shard, model)
     read = shard.read(shard.oldest, shard.committed)
     for each in extras:
@@ -155,14 +184,13 @@ def test_a_lost_step_is_not_linked_over() -> None:
         ({"episode": np.zeros((2, 2), np.int64)}, r"'episode' has shape \(2, 2\)"),
     ],
 )
-def test_a_chunk_that_does_not_fit_is_refused_and_no_spoilt_row_is_ever_held(change: dict, words: str) -> None:
+def test_a_chunk_that_does_not_fit_is_refused_before_any_row_changes(change: dict, words: str) -> None:
     shard, model = Shard(SCHEMA, 4), Counting(2, end=0.0)
     shard.write(model.chunk(3))
     wrong = Counting(2, seed=1).chunk(1)
     with pytest.raises(ValueError, match=words):
-        shard.write(dataclasses.replace(wrong, columns={**wrong.columns, **change}))
-    for row in range(shard.oldest, shard.committed):
-        assert tuple(shard.gather(np.array([row]))[0, :3]) == model.log[row].obs
+        shard.write(dataclasses.replace(wrong, rows={**wrong.columns, **change}))
+    assert_equals_model(shard, model)
     shard.write(model.chunk(1))
     assert_equals_model(shard, model)
 

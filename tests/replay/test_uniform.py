@@ -143,7 +143,8 @@ def test_an_n_step_chain_stops_before_a_row_that_is_not_committed() -> None:
         (lambda: Uniform([Shard(SCHEMA, 4)], n_step=0), "n_step=0"),
         (lambda: Uniform([Shard(SCHEMA, 4)]).sample(np.random.default_rng(0), 4), "no rows yet"),
         (lambda: Uniform([Shard(SCHEMA, 4), Shard(Schema((*SCHEMA.fields, Field("x", (), "bool"))), 4)]), "one schema"),
-        (lambda: Uniform([Shard(Schema(SCHEMA.fields[1:]), 4)]), "'obs'"),
+        (lambda: Uniform([Shard(Schema(SCHEMA.fields[1:]), 4)]), "no float32 field 'obs'"),
+        (lambda: Uniform([Shard(Schema((*SCHEMA.fields[:4], Field("terminated", (), "int8"))), 4)]), "no bool field"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(make, words: str) -> None:

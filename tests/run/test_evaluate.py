@@ -40,7 +40,7 @@ class Still:
     def initial_carry(self, num_envs: int) -> np.ndarray:
         return np.zeros((num_envs, 0), np.float32)
 
-    def act(self, obs: np.ndarray, carry: np.ndarray, rng: Any) -> tuple[np.ndarray, np.ndarray, dict]:
+    def act(self, obs: np.ndarray, carry: np.ndarray, rng: Any, step: int = 0) -> tuple[np.ndarray, np.ndarray, dict]:
         assert rng is None  # deterministic
         return np.zeros((len(obs), 1), np.float32), carry, {}
 

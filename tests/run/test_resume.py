@@ -25,9 +25,12 @@ EVERYTHING = [
     *("--num-envs", "3", "--updates-per-step", "0.7"),
 ]
 CASES = {
-    "Pendulum": ["--env", "Pendulum-v1"],
-    "MuJoCo": ["--env", "HalfCheetah-v5", "--max-episode-steps", "170"],
-    "everything": ["--env", "Pendulum-v1", *EVERYTHING],
+    "Pendulum": ["sac", "--env", "Pendulum-v1"],
+    "MuJoCo": ["sac", "--env", "HalfCheetah-v5", "--max-episode-steps", "170"],
+    "everything": ["sac", "--env", "Pendulum-v1", *EVERYTHING],
+    "td3": ["td3", "--env", "Pendulum-v1", "--num-envs", "3", "--exploration-spread", "2"],
+    "ddpg": ["ddpg", "--env", "Pendulum-v1", "--exploration", "ornstein_uhlenbeck", "--num-envs", "2"],
+    "dqn": ["dqn", "--env", "CartPole-v1", "--dueling", "--n-step", "2", "--target-every", "70"],
 }
 TIMES = {"wall", "steps_per_second", "updates_per_second"}
 
@@ -61,7 +64,8 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Path) -> None:
-    train = ["train", "sac", "--out", str(tmp_path), *SMALL, *EVENTS, *RUN, *CASES[case]]
+    algorithm, *settings = CASES[case]
+    train = ["train", algorithm, "--out", str(tmp_path), "--preset", "none", *SMALL, *EVENTS, *RUN, *settings]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     process = _start(*train, "--name", "killed")
     _wait_for_update(killed, 400, process)

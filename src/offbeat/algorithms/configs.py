@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from offbeat.errors import UsageError
 
@@ -76,7 +76,9 @@ class Learned:
     """A temperature that is learned so that the policy's entropy stays near a target."""
 
     initial: float = setting(1.0, "Temperature to start from.", above=0)
-    target_entropy: float | None = setting(None, "Entropy to aim at; none is minus the action size.")
+    target_entropy: float | None = setting(
+        None, "Entropy to aim at; none is minus the action size, or half of the largest for Discrete actions."
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -105,6 +107,11 @@ class Run:
     state_key: str | None = setting(
         None, "Privileged state for the critic only: a key of a Dict observation, or of info."
     )
+    preset: str | None = setting(
+        "auto",
+        "Settings known to work, below flags and files and above the defaults: auto is the environment's own preset, "
+        "if it has one; or the id of another environment; or none.",
+    )
     num_envs: int = setting(1, "Environments stepped side by side.", at_least=1)
     total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
     total_updates: int | None = setting(None, "Stop after this many updates instead, if that comes first.", at_least=1)
@@ -125,9 +132,10 @@ class Run:
     )
     eval_every: int = setting(5_000, "Evaluate every this many steps; 0 only at the end.", at_least=0)
     eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+    stop_return: float | None = setting(None, "Stop when an evaluation's mean return reaches this.")
     checkpoint_every: int = setting(10_000, "Checkpoint every this many steps; 0 only at the end.", at_least=0)
     log_every: int = setting(1_000, "Log metrics every this many steps.", at_least=1)
-    logger: tuple[Literal["tensorboard"], ...] = setting(
+    logger: tuple[Literal["tensorboard", "wandb"], ...] = setting(
         ("tensorboard",), "Loggers beside metrics.jsonl, separated by commas; 'none' for no other."
     )
     device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
@@ -141,6 +149,11 @@ class Run:
             raise UsageError(
                 f"capacity={self.capacity} is less than num_envs={self.num_envs}: one step of all would not fit"
             )
+        if self.stop_return is not None and not self.eval_every:
+            raise UsageError(
+                f"stop_return={self.stop_return:g} looks at evaluations, and eval_every=0 makes none before the end: "
+                "use eval_every >= 1, or leave stop_return out"
+            )
         if self.warmup_steps > self.capacity:
             raise UsageError(
                 f"warmup_steps={self.warmup_steps} is more than capacity={self.capacity}: replay could never hold the "
@@ -149,34 +162,68 @@ class Run:
 
 
 @dataclass(frozen=True)
-class SAC:
-    """Soft actor-critic for Box actions (Haarnoja et al. 2018)."""
+class Gaussian:
+    """Independent normal noise on every action."""
+
+    scale: float = setting(0.1, "Standard deviation of the noise, for actions in [-1, 1].", at_least=0)
+    spread: float = setting(
+        1.0, "The last environment's scale is this many times the first's; those between in equal ratios.", above=0
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True)
+class OrnsteinUhlenbeck:
+    """Noise that drifts from step to step and begins at 0 in each episode."""
+
+    scale: float = setting(0.2, "Standard deviation of what is added to the noise per unit of time.", at_least=0)
+    spread: float = setting(
+        1.0, "The last environment's scale is this many times the first's; those between in equal ratios.", above=0
+    )
+    pull: float = setting(0.15, "Share of the noise that is lost per unit of time.", at_least=0)
+    time_step: float = setting(0.01, "Time per environment step.", above=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy:
+    """A random action now and then, less often as steps go by."""
+
+    initial: float = setting(1.0, "Share of random actions at the first step.", at_least=0, at_most=1)
+    final: float = setting(0.05, "Share of random actions in the end.", at_least=0, at_most=1)
+    steps: int = setting(10_000, "Environment steps that the way from initial to final takes.", at_least=1)
+    decay: Literal["linear", "exponential"] = setting(
+        "linear", "The way from initial to final: equal differences, or equal ratios (both must then be above 0)."
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.decay == "exponential" and min(self.initial, self.final) == 0:
+            raise UsageError(
+                f"exploration_decay='exponential' cannot go from {self.initial} to {self.final}: equal ratios need "
+                "both above 0; use linear, or a small number instead of 0"
+            )
+
+
+@dataclass(frozen=True)
+class OffPolicy:
+    """What every algorithm that learns from replay has. acts_with: the network that acts, which may be a user's own."""
+
+    acts_with: ClassVar[str] = "actor"
 
     gamma: float = setting(0.99, "Discount per step.", at_least=0, at_most=1)
-    tau: float = setting(0.005, "Share of the critic that the target takes over per update.", above=0, at_most=1)
+    tau: float = setting(0.005, "Share of the network that its target takes over per move.", above=0, at_most=1)
+    target_every: int = setting(1, "The target moves every this many updates.", at_least=1)
     batch_size: int = setting(256, "Transitions per update.", at_least=1)
     n_step: int = setting(1, "Steps of reward before the critic takes over.", at_least=1)
-    critics: int = setting(2, "Critics; targets take their minimum.", at_least=1)
     hidden: tuple[int, ...] = setting((256, 256), "Hidden layer sizes.", at_least=1)
-    critic_hidden: tuple[int, ...] | None = setting(
-        None, "Hidden layer sizes of the critics; none is as the actor's.", at_least=1
-    )
     activation: Activation = setting("relu", "Activation of hidden layers.")
     layer_norm: bool = setting(False, "Layer norm before each hidden activation.")
-    temperature: Learned | Fixed = setting(Learned(), "Weight of the entropy: learned or fixed.")
-    actor_learning_rate: float = setting(1e-3, "Adam's rate for the actor.", at_least=0)
-    critic_learning_rate: float = setting(1e-3, "Adam's rate for the critics.", at_least=0)
-    temperature_learning_rate: float = setting(1e-3, "Adam's rate for the temperature.", at_least=0)
-    actor_schedule: Reference = setting(
-        "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
-    )
-    critic_schedule: Reference = setting("constant", "As actor_schedule, for the critics.")
-    temperature_schedule: Reference = setting("constant", "As actor_schedule, for the temperature.")
-    actor_every: int = setting(1, "The actor and the temperature learn every this many critic updates.", at_least=1)
-    target_every: int = setting(1, "The target moves every this many critic updates.", at_least=1)
     max_grad_norm: float | None = setting(None, "Limit of each network's gradient norm.", above=0)
-    log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation.")
-    log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation.")
     gradients: Literal["auto", "autograd"] = setting(
         "auto", "auto is explicit gradients where there are some (plain MLPs on a CPU), autograd elsewhere."
     )
@@ -187,25 +234,129 @@ class SAC:
     observation_clip: float = setting(10.0, "Normalised observations are clipped here.", above=0)
     reward_scale: float = setting(1.0, "Factor on every reward that the critic sees.", above=0)
     normalise_rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for each in dataclasses.fields(self):
+            if each.name == "schedule" or each.name.endswith("_schedule"):
+                _check_schedule(each.name, getattr(self, each.name))
+
+
+def _check_schedule(name: str, schedule: Reference) -> None:
+    if isinstance(schedule, str) and schedule not in SCHEDULES and ":" not in schedule:
+        close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"{name}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable{hint}")
+
+
+@dataclass(frozen=True)
+class ActorCritic(OffPolicy):
+    """What every algorithm with an actor and critics of its actions has."""
+
+    critics: int = setting(2, "Critics; targets take their minimum.", at_least=1)
+    critic_hidden: tuple[int, ...] | None = setting(
+        None, "Hidden layer sizes of the critics; none is as the actor's.", at_least=1
+    )
+    actor_learning_rate: float = setting(1e-3, "Adam's rate for the actor.", at_least=0)
+    critic_learning_rate: float = setting(1e-3, "Adam's rate for the critics.", at_least=0)
+    actor_schedule: Reference = setting(
+        "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
+    )
+    critic_schedule: Reference = setting("constant", "As actor_schedule, for the critics.")
+    actor_every: int = setting(1, "The actor learns every this many critic updates.", at_least=1)
     actor: Reference | None = setting(None, "Your own actor: module:callable (spec) -> nn.Module.")
     critic: Reference | None = setting(
         None, "Your own critic: module:callable (spec) -> nn.Module, called once per critic."
     )
 
+
+@dataclass(frozen=True)
+class SAC(ActorCritic):
+    """Soft actor-critic for Box and Discrete actions (Haarnoja et al. 2018; Christodoulou 2019)."""
+
+    temperature: Learned | Fixed = setting(Learned(), "Weight of the entropy: learned or fixed.")
+    temperature_learning_rate: float = setting(1e-3, "Adam's rate for the temperature.", at_least=0)
+    temperature_schedule: Reference = setting("constant", "As actor_schedule, for the temperature.")
+    log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation.")
+    log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation.")
+    target_subset: int | None = setting(
+        None, "Critics, drawn anew for each update, of which the target takes the minimum; none is all.", at_least=1
+    )
+    actor_value: Literal["min", "mean"] = setting("min", "What the actor climbs: the critics' minimum or their mean.")
+    critic_layer_norm: bool | None = setting(None, "Layer norm in the critics; none is as layer_norm.")
+    critic_dropout: float = setting(0.0, "Share of the critics' hidden units that are left out.", at_least=0, below=1)
+
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
+        if self.target_subset is not None and self.target_subset > self.critics:
+            raise UsageError(f"target_subset={self.target_subset} is more than critics={self.critics}; use fewer")
         if self.log_std_min >= self.log_std_max:
             raise UsageError(f"log_std_min={self.log_std_min} must be less than log_std_max={self.log_std_max}")
-        for group in ("actor_schedule", "critic_schedule", "temperature_schedule"):
-            schedule = getattr(self, group)
-            if isinstance(schedule, str) and schedule not in SCHEDULES and ":" not in schedule:
-                close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise UsageError(f"{group}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable{hint}")
 
 
-Algorithm = SAC
-ALGORITHMS: dict[str, type[Algorithm]] = {"sac": SAC}
+@dataclass(frozen=True)
+class REDQ(SAC):
+    """Randomised ensembled double Q-learning (Chen et al. 2021): SAC with many critics, for many updates per step."""
+
+    critics: int = setting(10, "Critics; targets take the minimum of some.", at_least=1)
+    target_subset: int | None = setting(
+        2, "Critics, drawn anew for each update, of which the target takes the minimum; none is all.", at_least=1
+    )
+    actor_value: Literal["min", "mean"] = setting("mean", "What the actor climbs: the critics' minimum or their mean.")
+
+
+@dataclass(frozen=True)
+class TD3(ActorCritic):
+    """Twin delayed deep deterministic policy gradient for Box actions (Fujimoto et al. 2018)."""
+
+    actor_every: int = setting(2, "The actor learns every this many critic updates.", at_least=1)
+    target_every: int = setting(2, "The targets move every this many critic updates.", at_least=1)
+    target_noise: float = setting(0.2, "Standard deviation of the noise on the target's actions.", at_least=0)
+    target_noise_clip: float = setting(0.5, "That noise is clipped here.", at_least=0)
+    exploration: Gaussian | OrnsteinUhlenbeck | None = setting(Gaussian(), "Noise on the actions that are taken.")
+
+
+@dataclass(frozen=True)
+class DDPG(TD3):
+    """Deep deterministic policy gradient (Lillicrap et al. 2016): TD3 with one critic, no delay and no target noise."""
+
+    critics: int = setting(1, "Critics; targets take their minimum.", at_least=1)
+    actor_every: int = setting(1, "The actor learns every this many critic updates.", at_least=1)
+    target_every: int = setting(1, "The targets move every this many critic updates.", at_least=1)
+    target_noise: float = setting(0.0, "Standard deviation of the noise on the target's actions.", at_least=0)
+
+
+@dataclass(frozen=True)
+class DQN(OffPolicy):
+    """Deep Q-network for Discrete actions (Mnih et al. 2015), with double Q, dueling heads and n-step returns."""
+
+    acts_with: ClassVar[str] = "critic"
+
+    tau: float = setting(1.0, "Share of the network that its target takes over per move.", above=0, at_most=1)
+    target_every: int = setting(500, "The target moves every this many updates.", at_least=1)
+    batch_size: int = setting(64, "Transitions per update.", at_least=1)
+    hidden: tuple[int, ...] = setting((128, 128), "Hidden layer sizes.", at_least=1)
+    max_grad_norm: float | None = setting(10.0, "Limit of the network's gradient norm.", above=0)
+    learning_rate: float = setting(1e-3, "Adam's rate.", at_least=0)
+    schedule: Reference = setting(
+        "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
+    )
+    loss: Literal["huber", "mse"] = setting("huber", "Of the error: squared below 1 and linear above, or squared.")
+    double_q: bool = setting(True, "The network chooses the next action, its target says what it is worth.")
+    dueling: bool = setting(False, "Value and advantages as separate outputs.")
+    critic: Reference | None = setting(
+        None, "Your own network: module:callable (spec) -> nn.Module, observations (B, O) -> values (B, actions)."
+    )
+    exploration: EpsilonGreedy | None = setting(EpsilonGreedy(), "Random actions now and then.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dueling and self.critic is not None:
+            raise UsageError("dueling=True goes with the built-in network; a critic of your own has its own heads")
+
+
+Algorithm = OffPolicy
+ALGORITHMS: dict[str, type[Algorithm]] = {"sac": SAC, "redq": REDQ, "td3": TD3, "ddpg": DDPG, "dqn": DQN}
 
 
 @dataclass(frozen=True)

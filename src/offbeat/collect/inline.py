@@ -12,7 +12,8 @@ from offbeat.envs.vector import Vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.policies import Policy
 from offbeat.references import name_of
-from offbeat.types import Array, Chunk, Observation, Schema, Weights
+from offbeat.replay.block import NOTHING, Block
+from offbeat.types import Array, Chunk, Observation, Schema, Step, Weights
 
 Shaping = Callable[[Array, int, int], Array]
 """(reward (n,), rows made so far, total_steps) -> reward (n,)"""
@@ -21,12 +22,14 @@ Shaping = Callable[[Array, int, int], Array]
 MOST_ENVIRONMENTS = 1 << 16
 """Rows name their environment in 16 bits."""
 
+_FILLED = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "step")
+
 
 class Inline:
     """Steps `vector` with `policy` and hands on the rows that `schema` asks for, in the environments' order.
 
     The first `random_steps` rows, over all environments, act uniformly. Environments are reset at the first poll, so
-    that `restore` need not undo a reset. Columns may share memory with later chunks: copy before writing to them.
+    that `restore` need not undo a reset. A chunk's columns are read-only.
     """
 
     def __init__(
@@ -46,8 +49,11 @@ class Inline:
         self._random_steps, self._shaping, self._total_steps = random_steps, reward_shaping, total_steps
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
-        self._env = np.arange(vector.num_envs).astype(np.uint16)
-        self._version = np.zeros(vector.num_envs, np.int32)
+        self._block = Block(schema, vector.num_envs)
+        columns = self._block.columns
+        columns["env"][...] = np.arange(vector.num_envs)
+        self._filled = [columns[name] for name in _FILLED]
+        self._states = [columns[name] for name in ("state", "next_state") if vector.spec.state_size]
         self._carry = policy.initial_carry(vector.num_envs)
         self._observation: Observation | None = None
         self.rows = 0
@@ -63,48 +69,67 @@ class Inline:
     def load(self, weights: Weights, version: int) -> None:
         """New weights for the policy; rows from here on bear this version."""
         self._policy.load(weights)
-        self._version = np.full(self._vector.num_envs, version, np.int32)
+        self._block.columns["version"][...] = version
 
     def poll(self, timeout: float = 0.0) -> Chunk:
         """One vector step. An in-process collector never waits, so `timeout` has nothing to bound."""
         before = self._observation if self._observation is not None else self._vector.reset()
         random_rows = max(0, self._random_steps - self.rows)
         moved = advance(
-            self._vector, self._policy, before, self._carry, self._rng, random_rows, need_extras=bool(self._extras)
+            self._vector, self._policy, before, self._carry, self._rng, random_rows, bool(self._extras), self.rows
         )
         self._observation, self._carry = moved.step.observation, moved.carry
-        columns = self._columns(before, moved)
-        chunk = Chunk(columns, sequence=self.rows, finished=moved.step.finished)
-        self.rows += len(columns["reward"])
+        return self.chunk(before, moved)
+
+    def chunk(self, before: Observation, moved: Moved) -> Chunk:
+        """The rows of the vector step that acted on `before`; later steps leave them as they are."""
+        step = moved.step
+        kept = step.valid if 0 in step.valid.tobytes() else None
+        # One by one: at one environment, a loop over names would take as long again.
+        obs, action, reward, next_obs, terminated, truncated, episode, number = self._filled
+        obs[...] = before.vector
+        action[...] = moved.action
+        reward[...] = step.reward if self._shaping is None else self._shaped(step)
+        next_obs[...] = step.next.vector
+        episode[...] = step.episode
+        number[...] = step.step
+        if self._states:
+            state, next_state = self._states
+            state[...] = before.state
+            next_state[...] = step.next.state
+        beside = self._further(before, moved, kept) if self._extras or before.images else NOTHING
+        if step.finished:  # else no flag is set, and the columns stay at False
+            terminated[...] = step.terminated
+            truncated[...] = step.truncated
+        rows = self._block.rows(kept, beside)
+        if step.finished:
+            terminated[...] = truncated[...] = False
+        chunk = Chunk(rows, self.rows, step.finished)
+        self.rows += rows[2]
         return chunk
 
-    def _columns(self, before: Observation, moved: Moved) -> dict[str, Array]:
-        step = moved.step
-        columns = {
-            "obs": before.vector,
-            "action": moved.action,
-            "reward": step.reward,
-            "terminated": step.terminated.astype(np.float32),
-            "truncated": step.truncated,
-            "next_obs": step.next.vector,
-            "version": self._version,
-            "env": self._env,
-            "episode": step.episode.astype(np.int32),
-            "step": step.step.astype(np.int32),
-        }
-        if before.state.size:
-            columns["state"], columns["next_state"] = before.state, step.next.state
+    def _further(self, before: Observation, moved: Moved, kept: Array | None) -> dict[str, Array]:
+        """Puts the policy's extras into the rows; returns what stands beside them, images and extras alike."""
+        beside = {}
         for name, image in before.images.items():
-            columns[f"obs/{name}"], columns[f"next_obs/{name}"] = image, step.next.images[name]
+            beside[f"obs/{name}"], beside[f"next_obs/{name}"] = image, moved.step.next.images[name]
         for each in self._extras:
-            columns[each.name] = np.asarray(moved.extras[each.name], each.dtype)
-        if np.count_nonzero(step.valid) < len(step.valid):
-            columns = {name: column[step.valid] for name, column in columns.items()}
-        reward = columns["reward"] if self._shaping is None else self._shaped(columns["reward"])
-        columns["reward"] = reward.astype(np.float32)
-        return columns
+            value, shape = np.asarray(moved.extras[each.name], each.dtype), (self.num_envs, *each.shape)
+            if value.shape != shape:
+                raise ValueError(f"the policy's {each.name!r} has shape {value.shape}; the schema asks for {shape}")
+            if each.name in self._block.columns:
+                self._block.columns[each.name][...] = value
+            else:
+                beside[each.name] = value
+        return beside if kept is None else {name: column[kept] for name, column in beside.items()}
 
-    def _shaped(self, reward: Array) -> Array:
+    def _shaped(self, step: Step) -> Array:
+        """The rewards (N,), shaped where a row is valid."""
+        reward = np.array(step.reward, np.float64)
+        reward[step.valid] = self._shape(reward[step.valid])
+        return reward
+
+    def _shape(self, reward: Array) -> Array:
         assert self._shaping is not None
         name = name_of(self._shaping) or getattr(self._shaping, "__qualname__", repr(self._shaping))
         try:

@@ -32,25 +32,25 @@ def advance(
     rng: np.random.Generator | None,
     random_rows: int = 0,
     need_extras: bool = False,
+    step: int = 0,
 ) -> Moved:
     """Acts on `observation` and steps the vector; rng None acts deterministically.
 
-    The first `random_rows` environments act uniformly in [-1, 1] instead. Where all do, the policy is not asked, unless
-    `need_extras` says that rows want what it has to say beside the action.
+    The first `random_rows` environments act uniformly instead. Where all do, the policy is not asked, unless
+    `need_extras` says that rows want what it has to say beside the action. step: as for `Policy.act`.
     """
     extras = NO_EXTRAS
     if random_rows < vector.num_envs or need_extras:
-        action, carry, extras = policy.act(observation.vector, carry, rng)
+        action, carry, extras = policy.act(observation.vector, carry, rng, step)
     if random_rows > 0:
         if rng is None:
             raise ValueError("random actions need a generator, and acting deterministically has none")
-        uniform = rng.uniform(-1.0, 1.0, (min(random_rows, vector.num_envs), vector.spec.action_size))
-        policy_rows = action[len(uniform) :] if len(uniform) < vector.num_envs else uniform[:0]
-        action = np.concatenate([uniform, policy_rows]).astype(np.float32)
-    step = vector.step(action)
+        uniform = vector.spec.random_actions(rng, min(random_rows, vector.num_envs))
+        action = np.concatenate([uniform, action[len(uniform) :]]) if len(uniform) < vector.num_envs else uniform
+    taken = vector.step(action)
     if carry.size:
         # A row that is not valid acted on what was left of an ended episode: its new episode starts afresh as well.
-        fresh = step.terminated | step.truncated | ~step.valid
+        fresh = taken.terminated | taken.truncated | ~taken.valid
         if fresh.any():
             carry = np.where(fresh[:, None], policy.initial_carry(vector.num_envs), carry)
-    return Moved(action, extras, step, carry)
+    return Moved(action, extras, taken, carry)

@@ -86,7 +86,7 @@ def _spaces(observation_space: Any, action_space: Any, state_key: str | None) ->
         findings += _images(read_observation_space(observation_space, state_key).layout.images)
     problems = action_problems(action_space)
     findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
-    if problems:
+    if problems or not hasattr(action_space, "low"):
         return findings
     low, high = action_space.low.ravel(), action_space.high.ravel()
     if not np.array_equal(low, -high):
@@ -180,12 +180,12 @@ def _as_trained(envs: list[Any], source: Source, state_key: str | None, steps: i
         one, other = (InlineVector([env], spec, seed=seed, purpose="check", limit=source.limit) for env in envs)
         one.reset()
         for _ in range(steps):
-            one.step(rng.uniform(-1, 1, (1, spec.action_size)).astype(np.float32))
+            one.step(spec.random_actions(rng, 1))
         if not saves_itself(envs[0]):
             return []
         _, sentences = other.restore(*one.snapshot())
         for _ in range(steps):
-            action = rng.uniform(-1, 1, (1, spec.action_size)).astype(np.float32)
+            action = spec.random_actions(rng, 1)
             if one.step(action).next.vector.tobytes() != other.step(action).next.vector.tobytes():
                 sentences.append("after load_state the environment goes on differently from the one that was saved")
                 break
@@ -204,7 +204,7 @@ def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) 
         vector = make_vector(env, seed=seed, purpose="check", **options)
         vector.reset()
         for _ in range(-(-steps // vector.num_envs)):
-            vector.step(rng.uniform(-1, 1, (vector.num_envs, vector.spec.action_size)).astype(np.float32))
+            vector.step(vector.spec.random_actions(rng, vector.num_envs))
     except OffbeatError as error:
         findings.append(Finding("error", str(error), "correct the VectorEnv; training would stop here"))
     findings.append(

@@ -22,12 +22,13 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """A Box action space: per-dimension bounds (A,), the shape and dtype that `step` is given."""
+    """An action space: per-dimension bounds (A,), the shape and dtype that `step` is given; `choices` if Discrete."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     shape: tuple[int, ...]
     dtype: str
+    choices: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def make_spec(name: str, seen: Seen, bounds: Bounds, state_key: str | None, max_
         state_from=None if state_key is None else "observation" if seen.state is not None else "info",
         state=seen.state,
         max_episode_steps=max_episode_steps,
+        choices=bounds.choices,
     )
 
 
@@ -89,10 +91,15 @@ def observation_problems(space: Any, state_key: str | None = None) -> list[Probl
 
 
 def read_action_space(space: Any) -> Bounds:
-    """The bounds of a Box action space."""
+    """The bounds of a Box or Discrete action space."""
+    from gymnasium import spaces
+
     problems = action_problems(space)
     if problems:
         raise _error(problems)
+    if isinstance(space, spaces.Discrete):
+        first, last = float(space.start), float(space.start + space.n - 1)
+        return Bounds((first,), (last,), (), str(space.dtype), int(space.n))
     return Bounds(
         tuple(float(bound) for bound in space.low.ravel()),
         tuple(float(bound) for bound in space.high.ravel()),
@@ -102,11 +109,13 @@ def read_action_space(space: Any) -> Bounds:
 
 
 def action_problems(space: Any) -> list[Problem]:
-    """Each reason why actions in [-1, 1] cannot be scaled to this space."""
+    """Each reason why no algorithm here can act in this space."""
     from gymnasium import spaces
 
+    if isinstance(space, spaces.Discrete):
+        return []
     if not isinstance(space, spaces.Box):
-        return [Problem(f"the action space {space} is not a Box of floats", _who_serves(space))]
+        return [Problem(f"the action space {space} is neither a Box of floats nor Discrete", _who_serves(space))]
     if not np.issubdtype(space.dtype, np.floating):
         return [
             Problem(
@@ -199,8 +208,6 @@ def _unsupported(space: Any, path: Path) -> list[Problem]:
 def _who_serves(space: Any) -> str:
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Discrete):
-        return f"Discrete actions are served by {_algorithms('dqn')}"
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return f"{type(space).__name__} actions are served by {_algorithms('ppo', 'appo')}"
     return (

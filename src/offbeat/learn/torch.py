@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import Algorithm
+from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.optimise import Adam
 from offbeat.errors import CheckpointError, UsageError
@@ -26,6 +27,15 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda progress: 1.0 - progress,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
 }
+
+_SETTINGS_OF = {"ddpg": "td3", "redq": "sac"}
+"""Algorithms that are settings of another one."""
+
+
+def module_of(algorithm: str, spec: EnvSpec) -> str:
+    """The file that holds the algorithm, for the environment's kind of actions."""
+    name = _SETTINGS_OF.get(algorithm, algorithm)
+    return "sac_discrete" if name == "sac" and spec.choices is not None else name
 
 
 def choose_device(name: str) -> torch.device:
@@ -76,7 +86,7 @@ class Learner:
         device: str = "cpu",
         precision: str = "float32",
     ) -> None:
-        self.algorithm = importlib.import_module(f"offbeat.algorithms.torch.{algorithm}")
+        self.algorithm = importlib.import_module(f"offbeat.algorithms.torch.{module_of(algorithm, spec)}")
         self.config, self.spec, self.planned_updates = config, spec, planned_updates
         self.device, self.dtype = choose_device(device), getattr(torch, precision)
         self.state = self.algorithm.init(config, spec, rng, self.device, self.dtype)
@@ -87,27 +97,28 @@ class Learner:
         self.observations = RunningMoments(spec.observation_size) if config.normalise_observations else None
         self.states = RunningMoments(spec.state_size) if self.observations and spec.state_size else None
         self.returns = ReturnScale(config.gamma) if config.normalise_rewards else None
-        self._schedules = {group: self._schedule(group) for group in self.algorithm.GROUPS}
+        groups: dict[str, str] = self.algorithm.GROUPS
+        self._schedules = {group: self._schedule(f"{prefix}schedule") for group, prefix in groups.items()}
+        self._rates = {group: float(getattr(config, f"{prefix}learning_rate")) for group, prefix in groups.items()}
+        self.own_acting = getattr(config, config.acts_with)  # a user's own module that acts, or None
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._scales: dict[str, tuple[Tensor, Tensor]] = {}
         self._refresh_scales()
 
-    def _schedule(self, group: str) -> Callable[[float], float]:
-        schedule = getattr(self.config, f"{group}_schedule")
+    def _schedule(self, name: str) -> Callable[[float], float]:
+        schedule = getattr(self.config, name)
         if schedule != "constant" and self.planned_updates is None:
-            raise UsageError(
-                f"{group}_schedule={schedule!r} runs over the updates of a run: say how many with total_updates"
-            )
+            raise UsageError(f"{name}={schedule!r} runs over the updates of a run: say how many with total_updates")
         if schedule in _SCHEDULES:
             return _SCHEDULES[schedule]
-        own = resolve(schedule, f"{group}_schedule")
+        own = resolve(schedule, name)
         try:
             usable = math.isfinite(float(own(0.0))) and float(own(0.0)) >= 0
         except Exception as error:
-            raise UsageError(f"{group}_schedule: your callable raised {type(error).__name__}: {error}") from error
+            raise UsageError(f"{name}: your callable raised {type(error).__name__}: {error}") from error
         if not usable:
-            raise UsageError(f"{group}_schedule: your callable gave {own(0.0)!r} at progress 0; return a factor >= 0")
+            raise UsageError(f"{name}: your callable gave {own(0.0)!r} at progress 0; return a factor >= 0")
         return own
 
     @property
@@ -117,10 +128,7 @@ class Learner:
     def rates(self) -> dict[str, float]:
         """The learning rate of each group for the next update."""
         progress = min(1.0, self.updates / self.planned_updates) if self.planned_updates else 0.0
-        return {
-            group: getattr(self.config, f"{group}_learning_rate") * float(schedule(progress))
-            for group, schedule in self._schedules.items()
-        }
+        return {group: self._rates[group] * float(schedule(progress)) for group, schedule in self._schedules.items()}
 
     def observe(self, chunk: Chunk) -> None:
         """Takes statistics once per fresh observation: each row's, and the last of each episode."""
@@ -157,7 +165,7 @@ class Learner:
 
     def _update(self, batch: Transitions, noise: Array) -> None:
         scale = self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)
-        tensors = self.algorithm.Batch(
+        tensors = Batch(
             obs=self._normalise("obs", batch.obs),
             action=self._tensor(batch.action),
             reward=self._tensor(batch.reward) * scale,
@@ -176,8 +184,8 @@ class Learner:
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
-        """A user's modules may draw from torch (dropout): seeded per update, so that runs repeat and resume exactly."""
-        if self.config.actor is None and self.config.critic is None:
+        """Dropout, ours or a user's, draws from torch: seeded per update, so that runs repeat and resume exactly."""
+        if not any(getattr(self.config, name, None) for name in ("actor", "critic", "critic_dropout")):
             yield
             return
         with torch.random.fork_rng():
@@ -202,7 +210,8 @@ class Learner:
 
     def weights(self) -> dict[str, Array]:
         """A copy of what a policy needs to act, float32 (own dtype for a user's integer buffers)."""
-        weights = {f"actor/{name}": _acting_copy(tensor) for name, tensor in self.state.actor.named()}
+        network: Network = getattr(self.state, self.config.acts_with)
+        weights = {f"actor/{name}": _acting_copy(tensor) for name, tensor in network.named()}
         if self.observations is not None:
             weights["normaliser/mean"] = self.observations.mean.astype(np.float32)
             weights["normaliser/scale"] = self.observations.scale.astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 class TensorBoard:
@@ -21,6 +22,9 @@ class TensorBoard:
         """One point per name, at `step`. Names with a slash are grouped in TensorBoard's page."""
         for name, number in numbers.items():
             self._writer.add_scalar(name, float(number), step)
+
+    def summarise(self, summary: Mapping[str, Any]) -> None:
+        """Nothing: event files hold numbers over steps only."""
 
     def flush(self) -> None:
         self._writer.flush()

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from offbeat.errors import UsageError
-from offbeat.types import Array, EnvSpec, Weights
+from offbeat.policies.protocol import Policy
+from offbeat.types import EnvSpec
 
-
-class Policy(Protocol):
-    """Acts for N environments at once, in NumPy arrays whatever computes it.
-
-    `carry` is the per-environment memory (leading axis N; empty (N, 0) for most policies); the collector sets the rows
-    of environments whose episode ended back to `initial_carry`. `extras` holds what an algorithm stores per step.
-    """
-
-    def load(self, weights: Weights) -> None: ...
-
-    def initial_carry(self, num_envs: int) -> Array: ...
-
-    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
-        """obs (N, O) float32 -> action (N, A) float32 in [-1, 1], carry, extras. rng None acts deterministically."""
-        ...
+__all__ = ["NUMPY_BELOW", "Policy", "make_policy"]
 
 
 NUMPY_BELOW = 32
@@ -40,6 +25,22 @@ def make_policy(
     actor: Callable[[EnvSpec], Any] | None = None,
 ) -> Policy:
     """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`."""
+    policy = _acting(description, num_envs, acting, spec, actor)
+    exploration = description.get("exploration")
+    if exploration is None or spec is None:
+        return policy
+    from offbeat.policies.exploration import Exploring
+
+    return Exploring(policy, exploration, spec)
+
+
+def _acting(
+    description: Mapping[str, Any],
+    num_envs: int,
+    acting: str,
+    spec: EnvSpec | None,
+    actor: Callable[[EnvSpec], Any] | None,
+) -> Policy:
     if description["kind"] == "module":
         if spec is None or actor is None:
             named = description.get("actor") or "the callable that made it"
@@ -47,11 +48,11 @@ def make_policy(
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)
-    if description["kind"] != "squashed_gaussian":
-        raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
-    from offbeat.policies.squashed_gaussian import SquashedGaussian
+    from offbeat.policies.mlp import HEADS, MLPPolicy
 
+    if description["kind"] not in HEADS:
+        raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
     if acting not in ("auto", "numpy", "torch"):
         raise UsageError(f"acting={acting!r} is none of auto, numpy, torch")
     backend = acting if acting != "auto" else ("numpy" if num_envs < NUMPY_BELOW else "torch")
-    return SquashedGaussian(description, backend)
+    return MLPPolicy(description, backend)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from offbeat.types import Array, Chunk, Schema
+from offbeat.replay.block import pack
+from offbeat.types import Array, Chunk, Packed, Schema
 
 _ALIGNMENT = 64
 _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # the header's cursors; the rest of its 64 bytes is spare
@@ -16,9 +17,9 @@ _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # the header's cursors; the rest of its 
 class Shard:
     """The last `capacity` rows of one writer.
 
-    A row is named by its absolute `sequence` (0, 1, 2, ...) and stands at place `sequence % capacity`. float32 fields
-    are packed side by side in one row matrix (capacity, width), so that a batch is one gather; every other field is an
-    array beside it.
+    A row is named by its absolute `sequence` (0, 1, 2, ...) and stands at place `sequence % capacity`. The packed
+    fields of the schema are one array of rows (capacity,), so that a batch is one gather and a write one copy; every
+    other field is an array beside it.
 
     The rows are one flat ring in the order in which they were made, time-major for a vector of environments, and not an
     array (T, N, ...): environments may contribute unequal numbers of rows (a call that only resets gives none). Which
@@ -38,97 +39,76 @@ class Shard:
         memory = np.zeros(total, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8, count=total)
         if not memory.flags.writeable:
             raise ValueError("the shard's buffer is read-only; give it a writable one")
-        arrays = {
-            name: memory[start : start + _size(shape, dtype)].view(dtype).reshape(shape)
-            for name, (start, shape, dtype) in layout.items()
-        }
-        self._cursors = arrays.pop("")
-        self.packed: Array = arrays.pop("packed")
+        header, self._rows, *others = (
+            memory[start : start + length].view(dtype).reshape(shape) for start, length, shape, dtype in layout
+        )
+        # Plain memory views: over so little, an array's own assignment takes several times as long.
+        self._cursors, self._bytes = header.data, self._rows.view(np.uint8).data
+        self._row, self._width = schema.row, schema.row.itemsize
+        self._beside = {field.name: array for field, array in zip(schema.beside, others, strict=True)}
+        self._columns = {name: self._rows[name] for name in schema.row.names or ()} | self._beside
         self.restores = 0  # how often `restore` has put other rows here
-        self.offsets: dict[str, slice] = _offsets(schema)
-        self._columns: dict[str, Array] = {}
-        for field in schema:
-            if field.name in self.offsets:
-                column = self.packed[:, self.offsets[field.name]]
-                self._columns[field.name] = column.reshape(capacity, *field.shape)
-            else:
-                self._columns[field.name] = arrays[f"field {field.name}"]
-        self._floats, self._others = [], []
-        for field in schema:
-            if field.name in self.offsets:
-                self._floats.append((field.name, field.size, 1 + len(field.shape)))
-            else:
-                self._others.append((field.name, self._columns[field.name]))
 
     @staticmethod
     def nbytes(schema: Schema, capacity: int) -> int:
-        """The size of the buffer that a shard needs: header, row matrix, other fields, each 64-byte aligned."""
+        """The size of the buffer that a shard needs: header, packed rows, other fields, each 64-byte aligned."""
         return _layout(schema, capacity)[1]
-
-    @property
-    def width(self) -> int:
-        """Float32 numbers per packed row."""
-        return int(self.packed.shape[1])
 
     @property
     def committed(self) -> int:
         """One past the newest whole row; also the number of rows ever written."""
-        return int(self._cursors[_COMMITTED])
+        return self._cursors[_COMMITTED]
 
     @property
     def oldest(self) -> int:
         """The oldest row that is still whole."""
-        return max(int(self._cursors[_FIRST]), int(self._cursors[_WRITING]) - self.capacity)
+        first, following = self._cursors[_FIRST], self._cursors[_WRITING] - self.capacity
+        return first if first > following else following
 
     @property
     def size(self) -> int:
         """Rows that can be read."""
         return max(0, self.committed - self.oldest)
 
-    def write(self, chunk: Chunk) -> None:
-        """Appends the chunk's rows in their order; of a chunk larger than the ring, the last `capacity` rows stay."""
-        columns, rows = chunk.columns, len(chunk)
-        if rows == 0:
-            return
-        start, surplus = int(self._cursors[_COMMITTED]), rows - self.capacity
-        if surplus > 0:
-            self._check(columns, rows)
-            columns = {name: column[surplus:] for name, column in columns.items()}
-            start, rows = start + surplus, self.capacity
-        place, stop = start % self.capacity, start + rows
-        # Never back: a write that failed half-way has spoilt the rows under it until they are written over.
-        self._cursors[_WRITING] = max(int(self._cursors[_WRITING]), stop)
-        if place + rows <= self.capacity:
-            self._put(columns, place, rows)
-        else:
-            self._check(columns, rows)
-            head = self.capacity - place
-            self._put({name: column[:head] for name, column in columns.items()}, place, head)
-            self._put({name: column[head:] for name, column in columns.items()}, 0, rows - head)
-        self._cursors[_COMMITTED] = stop
+    def write(self, chunk: Chunk) -> int:
+        """Appends the chunk's rows in their order; of a chunk larger than the ring, the last `capacity` rows stay.
 
-    def _put(self, columns: Mapping[str, Array], place: int, rows: int) -> None:
-        """Copies columns to consecutive places: the packed row is one concatenation, every other field a copy."""
-        end = place + rows
-        try:
-            if self._floats:
-                parts = [columns[name].reshape(rows, size) for name, size, _ in self._floats]
-                np.concatenate(parts, axis=1, out=self.packed[place:end], casting="same_kind")
-                fits = all(columns[name].ndim == dimensions for name, _, dimensions in self._floats)
-            else:
-                fits = True
-            for name, store in self._others:
-                store[place:end] = columns[name]
-                fits = fits and len(columns[name]) == rows
-        except (KeyError, ValueError, TypeError):
-            self._check(columns, rows)  # says it in words where a column's name or shape is the reason
-            raise
-        if not fits:
-            self._check(columns, rows)
+        Returns how many rows came.
+        Columns that are not packed yet, or that stand beside the row, are checked and packed first: a chunk that does
+        not fit is refused before any row changes.
+        """
+        rows, cursors = chunk.rows, self._cursors
+        if not isinstance(rows, tuple) or rows[0] is not self._row or self._beside:
+            rows = pack(chunk.columns, self.schema)
+        _, data, count, _ = rows
+        start = cursors[_COMMITTED]
+        stop = start + count
+        # Never back: a write that was interrupted half-way has spoilt the rows under it until they are written over.
+        if stop > cursors[_WRITING]:
+            cursors[_WRITING] = stop
+        place, width = start % self.capacity, self._width
+        if place + count > self.capacity or self._beside:
+            self._put(rows, stop)
+        else:
+            self._bytes[place * width : (place + count) * width] = data
+        cursors[_COMMITTED] = stop
+        return count
+
+    def _put(self, rows: Packed, stop: int) -> None:
+        """Copies rows that end before `stop` in up to two pieces, and what stands beside them."""
+        _, data, count, beside = rows
+        width, kept = self._width, min(count, self.capacity)
+        place = (stop - kept) % self.capacity
+        head = min(kept, self.capacity - place)
+        for start, end, to in ((count - kept, count - kept + head, place), (count - kept + head, count, 0)):
+            past = to + end - start
+            self._bytes[to * width : past * width] = memoryview(data)[start * width : end * width]
+            for name, store in self._beside.items():
+                store[to:past] = beside[name][start:end]
 
     def gather(self, rows: Array) -> Array:
-        """Packed rows (B, width) of the sequences (B,), which must be held; a fresh array."""
-        return self.packed.take(rows % self.capacity, axis=0, mode="clip")
+        """The packed rows (B,) of the sequences (B,), which must be held: a fresh structured array of the fields."""
+        return self._rows.take(rows % self.capacity, mode="clip")
 
     def column(self, name: str) -> Array:
         """A field's whole ring (capacity, *shape), as a view, in order of place."""
@@ -140,57 +120,36 @@ class Shard:
             raise ValueError(
                 f"rows {start} to {stop} are not all held: the shard holds {self.oldest} to {self.committed}"
             )
-        places = np.arange(start, stop) % self.capacity
-        columns = {field.name: self._columns[field.name][places] for field in self.schema}
-        return Chunk(columns, worker=self.worker, boot=self.boot, sequence=start)
+        sequence = np.arange(start, stop)
+        beside = {name: array[sequence % self.capacity] for name, array in self._beside.items()}
+        rows = self._row, self.gather(sequence).tobytes(), stop - start, beside
+        return Chunk(rows, worker=self.worker, boot=self.boot, sequence=start)
 
     def restore(self, chunks: Iterable[Chunk]) -> None:
         """Puts rows back under their own sequences; the chunks follow each other. What was held before is forgotten."""
-        self._cursors[:] = 0
+        self._begin(0)
         self.restores += 1
         for chunk in chunks:
             if self.committed == 0:
-                self._cursors[[_FIRST, _WRITING, _COMMITTED]] = chunk.sequence
+                self._begin(chunk.sequence)
             if chunk.sequence != self.committed:
                 raise ValueError(
                     f"rows {self.committed} to {chunk.sequence} are missing; chunks must follow each other"
                 )
             self.write(chunk)
 
-    def _check(self, columns: Mapping[str, Array], rows: int) -> None:
-        for name, shape in ((field.name, field.shape) for field in self.schema):
-            column = columns.get(name)
-            if column is None:
-                raise ValueError(
-                    f"the chunk has no column {name!r}; the schema asks for {', '.join(self.schema.names)}"
-                )
-            if column.shape != (rows, *shape):
-                raise ValueError(
-                    f"column {name!r} has shape {column.shape}; the schema and {rows} rows ask for {(rows, *shape)}"
-                )
+    def _begin(self, sequence: int) -> None:
+        for cursor in (_FIRST, _WRITING, _COMMITTED):
+            self._cursors[cursor] = sequence
 
 
-def _size(shape: tuple[int, ...], dtype: str) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-
-
-def _offsets(schema: Schema) -> dict[str, slice]:
-    """Where each float32 field stands in the packed row."""
-    offsets, width = {}, 0
-    for field in schema:
-        if field.dtype == "float32":
-            offsets[field.name] = slice(width, width + field.size)
-            width += field.size
-    return offsets
-
-
-def _layout(schema: Schema, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
-    """Start, shape and dtype of every array in the buffer, and the buffer's size; "" is the header."""
-    width = sum(field.size for field in schema if field.dtype == "float32")
-    parts: list[tuple[str, tuple[int, ...], str]] = [("", (8,), "int64"), ("packed", (capacity, width), "float32")]
-    parts += [(f"field {each.name}", (capacity, *each.shape), each.dtype) for each in schema if each.dtype != "float32"]
-    layout, start = {}, 0
-    for name, shape, dtype in parts:
-        layout[name] = (start, shape, dtype)
-        start += -(-_size(shape, dtype) // _ALIGNMENT) * _ALIGNMENT
+def _layout(schema: Schema, capacity: int) -> tuple[list[tuple[int, int, tuple[int, ...], np.dtype[Any]]], int]:
+    """Start, length in bytes, shape and dtype of every array in the buffer, header and rows first, and its size."""
+    parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((8,), np.dtype(np.int64)), ((capacity,), schema.row)]
+    parts += [((capacity, *each.shape), np.dtype(each.dtype)) for each in schema.beside]
+    layout, start = [], 0
+    for shape, dtype in parts:
+        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        layout.append((start, length, shape, dtype))
+        start += -(-length // _ALIGNMENT) * _ALIGNMENT
     return layout, start

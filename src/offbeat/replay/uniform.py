@@ -14,9 +14,9 @@ from offbeat.types import Array, Transitions
 SHARD_SHIFT = 48
 """`Transitions.rows` holds `shard << SHARD_SHIFT | sequence`: with one shard, the sequence itself."""
 
-_FIELDS = ("obs", "action", "reward", "terminated", "next_obs")
+_FIELDS = {"obs": "float32", "action": "float32", "reward": "float32", "next_obs": "float32", "terminated": "bool"}
 _Part = tuple[Array, Array, Array, Array]
-"""First rows (B, width), reward (B,), discount (B,), and the rows (B, width) whose next observation is bootstrapped."""
+"""First rows (B,), reward (B,), discount (B,), and the rows (B,) whose next observation is bootstrapped."""
 
 
 class Uniform:
@@ -30,17 +30,16 @@ class Uniform:
             raise ValueError("there is no shard to sample from; give at least one")
         if n_step < 1:
             raise ValueError(f"n_step={n_step} folds no step; it must be at least 1")
-        offsets = shards[0].offsets
-        if any(shard.schema != shards[0].schema for shard in shards):
+        schema = shards[0].schema
+        if any(shard.schema != schema for shard in shards):
             raise ValueError("the shards' rows have different fields; all shards must have one schema")
-        if missing := [name for name in _FIELDS if name not in offsets]:
-            raise ValueError(f"the rows have no float32 field {missing[0]!r}; transitions need {', '.join(_FIELDS)}")
+        dtypes = {field.name: field.dtype for field in schema}
+        if missing := [name for name, dtype in _FIELDS.items() if dtypes.get(name) != dtype]:
+            name, needed = missing[0], ", ".join(f"{name} ({dtype})" for name, dtype in _FIELDS.items())
+            raise ValueError(f"the rows have no {_FIELDS[name]} field {name!r}; transitions need {needed}")
         self.shards, self.n_step, self.gamma = tuple(shards), n_step, gamma
         self._links = {id(shard): Links(shard) for shard in shards} if n_step > 1 else {}
-        self._obs, self._action, self._next_obs = offsets["obs"], offsets["action"], offsets["next_obs"]
-        self._reward, self._terminated = offsets["reward"].start, offsets["terminated"].start
-        self._state = offsets.get("state", slice(0, 0))
-        self._next_state = offsets.get("next_state", slice(0, 0))
+        self._has_state, self._row, self._discount = "state" in dtypes, schema.row, np.float32(gamma)
 
     def __len__(self) -> int:
         return sum(shard.size for shard in self.shards)
@@ -53,7 +52,8 @@ class Uniform:
             total = sum(sizes)
             if total == 0:
                 raise ValueError("replay holds no rows yet; collect before sampling")
-            draw = rng.integers(total, size=batch_size)
+            # `rng.integers` takes longer to begin than to draw a batch; 53 random bits are as even over any ring.
+            draw = (rng.random(batch_size) * total).astype(np.int64)
             if len(sizes) == 1:
                 rows = draw + held[0][0]
                 part = self._part(self.shards[0], rows, held[0][1])
@@ -79,9 +79,9 @@ class Uniform:
         ends = np.cumsum(sizes)
         which = np.searchsorted(ends, draw, side="right")
         rows = np.empty_like(draw)
-        batch, width = len(draw), self.shards[0].width
-        first, reward = np.empty((batch, width), np.float32), np.empty(batch, np.float32)
+        first, reward = np.empty(len(draw), self._row), np.empty(len(draw), np.float32)
         last, discount = first if self.n_step == 1 else np.empty_like(first), np.empty_like(reward)
+        whole = np.dtype((np.void, self._row.itemsize))  # rows as they are: NumPy would assign them field by field
         for index, shard in enumerate(self.shards):
             places = np.flatnonzero(which == index)
             if len(places) == 0:
@@ -89,32 +89,26 @@ class Uniform:
             oldest, committed = held[index]
             sequence = draw[places] - (ends[index] - sizes[index]) + oldest
             rows[places] = sequence | (index << SHARD_SHIFT)
-            first[places], reward[places], discount[places], from_last = self._part(shard, sequence, committed)
+            from_first, reward[places], discount[places], from_last = self._part(shard, sequence, committed)
+            first.view(whole)[places] = from_first.view(whole)
             if last is not first:
-                last[places] = from_last
+                last.view(whole)[places] = from_last.view(whole)
         return rows, (first, reward, discount, last)
 
     def _part(self, shard: Shard, rows: Array, committed: int) -> _Part:
         first = shard.gather(rows)
         if self.n_step == 1:
-            return first, first[:, self._reward], self.gamma * (1 - first[:, self._terminated]), first
+            return first, first["reward"], self._discount * ~first["terminated"], first
         links = self._links[id(shard)]
         links.update()
         chain, cut = follow(links.successor, rows, self.n_step, committed)
         places = chain % shard.capacity
         reward, terminated, truncated = (shard.column(name)[places] for name in ("reward", "terminated", "truncated"))
-        total, discount, last = n_step(reward, terminated, (truncated > 0) | cut, self.gamma)
+        total, discount, last = n_step(reward, terminated, truncated | cut, self.gamma)
         return first, total, discount, shard.gather(chain[last, np.arange(len(rows))])
 
     def _transitions(self, part: _Part, rows: Array) -> Transitions:
         first, reward, discount, last = part
-        return Transitions(
-            obs=first[:, self._obs],
-            action=first[:, self._action],
-            reward=reward,
-            discount=discount,
-            next_obs=last[:, self._next_obs],
-            state=first[:, self._state],
-            next_state=last[:, self._next_state],
-            rows=rows,
-        )
+        obs = first["obs"]
+        state, next_state = (first["state"], last["next_state"]) if self._has_state else (obs[:, :0],) * 2
+        return Transitions(obs, first["action"], reward, discount, last["next_obs"], state, next_state, rows)

@@ -77,7 +77,8 @@ class Agent:
         self._published: Publication | None = None
         self._moment = (-1, -1)  # updates and steps at which it was published
         self._saved: dict[Path, Checkpoints] = {}
-        self._counts = np.zeros((2, 0), np.int64)  # episode and step of each environment of an own loop
+        # Of an own loop: episode and step of each environment, and what its policy remembers.
+        self._counts, self._carry = np.zeros((2, 0), np.int64), np.zeros((0, 0), np.float32)
 
     # A loop of your own: act, observe, update.
 
@@ -88,12 +89,15 @@ class Agent:
         """
         rows, stack = self.spec.layout.read(obs)
         if not deterministic and self.steps < self.config.run.random_steps:
-            action = self.streams.acting.uniform(-1.0, 1.0, (len(rows), self.spec.action_size))
+            action = self.spec.random_actions(self.streams.acting, len(rows))
         else:
             policy = self.policy(len(rows))
             policy.load(self.publication().weights)
             rng = None if deterministic else self.streams.acting
-            action, _, _ = policy.act(rows, policy.initial_carry(len(rows)), rng)
+            carry = self._carry if len(self._carry) == len(rows) else policy.initial_carry(len(rows))
+            action, carry, _ = policy.act(rows, carry, rng, self.steps)
+            if not deterministic:
+                self._carry = carry
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 
@@ -151,13 +155,19 @@ class Agent:
         ended = terminated | truncated
         self._counts[0, envs] += ended
         self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
+        if ended.any() and self._carry.size:
+            fresh = self.policy(len(self._carry)).initial_carry(len(self._carry))
+            begun = [env for env in envs[ended] if env < len(fresh)]
+            self._carry = self._carry.copy()
+            self._carry[begun] = fresh[begun]
         self.add(Chunk(columns, sequence=self.shard.committed))
 
     def _check(self, columns: Mapping[str, Array]) -> None:
         for name in ("action", "reward", "state", "next_state"):
             if name in columns and not np.isfinite(columns[name]).all():
                 raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
-        if (np.abs(columns["action"]) > 1.0 + 1e-5).any():
+        action, choices = columns["action"], self.spec.choices
+        if (np.abs(action) > 1.0 + 1e-5).any() if choices is None else not np.isin(action, np.arange(choices)).all():
             raise UsageError(
                 "observe: an action is outside the "
                 f"environment's bounds, {self.spec.action_low} to {self.spec.action_high}; pass what it was given"
@@ -182,9 +192,8 @@ class Agent:
 
     def add(self, chunk: Chunk) -> None:
         """Rows into replay, and into the statistics that normalise."""
-        self.shard.write(chunk)
+        self.steps += self.shard.write(chunk)
         self.learner.observe(chunk)
-        self.steps += len(chunk)
 
     def learn(self, count: int) -> None:
         """Makes `count` updates; their metrics add up in the learner."""
@@ -200,13 +209,13 @@ class Agent:
     def policy(self, num_envs: int) -> Policy:
         """The policy that acts for `num_envs` environments; it has no weights before `load`."""
         if num_envs not in self._policies:
-            own = getattr(self.config.learner, "actor", None)
+            own = self.learner.own_acting
             self._policies[num_envs] = make_policy(
                 self.learner.policy_description(),
                 num_envs=num_envs,
                 acting=self.config.run.acting,
                 spec=self.spec,
-                actor=None if own is None else resolve(own, "actor"),
+                actor=None if own is None else resolve(own, self.config.learner.acts_with),
             )
         return self._policies[num_envs]
 
@@ -221,7 +230,7 @@ class Agent:
 
     def snapshot(self) -> Snapshot:
         arrays = {f"learner/{name}": array for name, array in self.learner.arrays().items()}
-        arrays["loop"] = self._counts.copy()
+        arrays |= {"loop": self._counts.copy(), "loop_carry": self._carry.copy()}
         values = {"steps": self.steps, "streams": self.streams.state()}
         notes = {
             "algorithm": self.config.algorithm,
@@ -238,7 +247,7 @@ class Agent:
         check_same(snapshot.notes, self.config.algorithm, self.spec)
         self.learner.restore(under(snapshot.arrays, "learner/"))
         self.learner.restore_pending(snapshot.notes["pending"])
-        self._counts = np.array(snapshot.arrays["loop"])
+        self._counts, self._carry = np.array(snapshot.arrays["loop"]), np.array(snapshot.arrays["loop_carry"])
         self.steps = int(snapshot.values["steps"])
         self.streams.restore(snapshot.values["streams"])
         self._published = None
@@ -298,7 +307,7 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
 _OF_A_RUN = frozenset(
     (
         *("env", "num_envs", "max_episode_steps", "reward_shaping", "out", "name", "logger", "quiet", "threads"),
-        *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
+        *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
     )
 )
 """Settings that only a run heeds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,32 +13,40 @@ from typing import Any
 
 import torch
 
+from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.collect.inline import Inline
 from offbeat.deploy import LoadedPolicy, load_policy
-from offbeat.envs import Vector, is_vector_env, make_vector
+from offbeat.envs import Vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.console import Console
-from offbeat.policies import make_policy
+from offbeat.observe.loggers import check_loggers
 from offbeat.references import name_of, resolve
-from offbeat.run.agent import Agent, check_same, under
+from offbeat.run.agent import Agent, check_same
+from offbeat.run.callbacks import Callbacks, gather
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
-from offbeat.run.evaluate import MOST_ENVIRONMENTS, Evaluation, evaluate, record
+from offbeat.run.environments import Environments, called
+from offbeat.run.evaluate import Evaluation, evaluate, record
 from offbeat.run.runner import Runner
+from offbeat.run.saved import SavedPolicy
 from offbeat.run.stop import Stop
 from offbeat.run.versions import versions
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run that has ended. evaluation: the final one (None when stopped before any). history: all, in order."""
+    """A run that has ended. evaluation: the final one (None when stopped before any). history: all, in order.
+
+    stop_reason: why a callback or `stop_return` ended it, where one did.
+    """
 
     path: Path
     status: str
     evaluation: Evaluation | None
     history: list[Evaluation] = field(default_factory=list)
+    stop_reason: str | None = None
 
     def policy(self, **options: Any) -> LoadedPolicy:
         """The final policy; an actor of your own is passed as for `load_policy`."""
@@ -54,20 +62,26 @@ class EvaluationOfRun:
     video: Path | None = None
 
 
-def train(algorithm: str, env: Any, *, eval_env: Any = None, **settings: Any) -> RunResult:
+def train(
+    algorithm: str, env: Any, *, eval_env: Any = None, callbacks: Iterable[object] | None = None, **settings: Any
+) -> RunResult:
     """Trains `algorithm` on `env`: a Gymnasium id, module:factory, a factory, or a vector environment.
 
-    settings: any of docs/settings.md, by name. eval_env: where to evaluate, by default another environment like `env`.
+    settings: any of docs/settings.md, by name, over the preset of the environment (docs/presets.md). eval_env: where to
+    evaluate, by default another environment like `env`. callbacks: objects with methods of `offbeat.Callback`.
     """
-    name = env if isinstance(env, str) else (name_of(env) if callable(env) else None) or f"<{_called(env)}>"
-    config = settings_module.build(algorithm, {**settings, "env": name})
-    return train_config(config, env=env, eval_env=eval_env)
+    name = env if isinstance(env, str) else (name_of(env) if callable(env) else None) or f"<{called(env)}>"
+    given = settings_module.read(settings_module.train_settings(algorithm), {**settings, "env": name})
+    config = presets.assemble(algorithm, given)
+    return train_config(config, env=env, eval_env=eval_env, callbacks=callbacks)
 
 
-def train_config(config: Config, *, env: Any = None, eval_env: Any = None) -> RunResult:
+def train_config(
+    config: Config, *, env: Any = None, eval_env: Any = None, callbacks: Iterable[object] | None = None
+) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     with _threads(config.run.threads):
-        parts = _build(_Environments(config, env, eval_env))
+        parts = _build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             directory = RunDirectory.create(config, versions())
             directory.lock()
@@ -86,15 +100,19 @@ def resume(
     *,
     total_steps: int | None = None,
     total_updates: int | None = None,
+    stop_return: float | None = None,
     checkpoint: str = "latest",
     quiet: bool | None = None,
     env: Any = None,
     eval_env: Any = None,
+    callbacks: Iterable[object] | None = None,
     **callables: Any,
 ) -> RunResult:
     """Goes on with a run from a checkpoint. total_steps and total_updates are totals, not additions.
 
-    env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a file could not hold.
+    stop_return: another one, where the run is not to end at its own. callbacks: as for `train`; those that the run
+    began with are not kept. env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a
+    file could not hold.
     """
     directory = RunDirectory.open(path)
     directory.lock()
@@ -105,7 +123,8 @@ def resume(
             if total is not None and total < count:
                 raise UsageError(f"total_{key}={total} is a total, and {path} has made {count} {key} already")
         changes = {"total_steps": total_steps, "total_updates": total_updates, "quiet": quiet}
-        given = {key: value for key, value in {**changes, **callables}.items() if value is not None}
+        all_changes = {**changes, "stop_return": stop_return, **callables}
+        given = {key: value for key, value in all_changes.items() if value is not None}
         config = settings_module.build(notes["algorithm"], {**notes["config"], **given})
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
@@ -114,7 +133,7 @@ def resume(
                 f"{path} ended at total_updates={config.run.total_updates}, which still holds: give a larger one too"
             )
         with _threads(config.run.threads):
-            parts = _build(_Environments(config, env, eval_env))
+            parts = _build(Environments(config, env, eval_env), callbacks)
             check_same(notes, config.algorithm, parts.agent.spec)
             with Stop() as stop:
                 return _train(parts, directory, checkpoint, stop)
@@ -138,109 +157,15 @@ def evaluate_run(
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
-    if seed is not None and seed < 0:
-        raise UsageError(f"seed={seed} is out of range: it must be at least 0")
-    directory = RunDirectory.open(path)
-    snapshot = Checkpoints(directory.path).load(checkpoint)
-    notes = snapshot.notes
-    config = settings_module.build(notes["algorithm"], {**_without_training_code(notes["config"]), **callables})
-    environments = _Environments(config, env, None)
-    seed = config.run.seed if seed is None else seed
-    vector = environments.evaluation(episodes, seed)
-    check_same(notes, config.algorithm, vector.spec)
-    own = getattr(config.learner, "actor", None)
-    policy = make_policy(
-        notes["policy"], num_envs=vector.num_envs, spec=vector.spec, actor=resolve(own, "actor") if own else None
-    )
-    policy.load(_acting_weights(snapshot.arrays, config))
-    try:
-        results = evaluate(vector, policy, episodes)
-        assert results is not None  # only a wish to stop gives None
-    finally:
-        vector.close()
+    saved = SavedPolicy(path, checkpoint, seed=seed, env=env, **callables)
+    with closing(saved.vector(episodes)) as vector:
+        results = evaluate(vector, saved.policy(vector), episodes)
+    assert results is not None  # only a wish to stop gives None
     if not video:
         return EvaluationOfRun(*results)
-    return EvaluationOfRun(*results, video=_video(environments, directory, policy, snapshot.values["steps"], seed))
-
-
-def _without_training_code(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the callables that only training needs, which a file may have been unable to hold."""
-    only_training = {"reward_shaping", "critic", "actor_schedule", "critic_schedule", "temperature_schedule"}
-    return {key: value for key, value in settings.items() if key not in only_training}
-
-
-def _acting_weights(arrays: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The acting weights inside a checkpoint, without building a learner."""
-    import numpy as np
-
-    learner = under(arrays, "learner/")
-    weights = {
-        name: array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array
-        for name, array in learner.items()
-        if name.startswith("actor/")
-    }
-    if "observations/mean" in learner:
-        from offbeat.learn.statistics import RunningMoments
-
-        moments = RunningMoments(len(learner["observations/mean"]))
-        moments.restore(under(learner, "observations/"))
-        weights["normaliser/mean"] = moments.mean.astype(np.float32)
-        weights["normaliser/scale"] = moments.scale.astype(np.float32)
-        weights["normaliser/clip"] = np.asarray(config.learner.observation_clip, np.float32)
-    return weights
-
-
-def _video(environments: _Environments, directory: RunDirectory, policy: Any, step: int, seed: int) -> Path:
-    from offbeat.observe.video import write_video
-
-    vector = environments.evaluation(1, seed, render_mode="rgb_array")
-    try:
-        frames = record(vector, policy)
-    finally:
-        vector.close()
-    if not frames:
-        raise OffbeatError(f"{vector.spec.name} rendered no frame: it needs render_mode='rgb_array' for a video")
-    return write_video(frames, directory.path / "videos" / f"step-{step}", fps=30)
-
-
-class _Environments:
-    """Makes the vectors of a run: from its config, or from environments that a config can only name."""
-
-    def __init__(self, config: Config, env: Any, eval_env: Any) -> None:
-        self.config = config
-        self.env = env if env is not None else config.run.env
-        self.eval_env = eval_env
-        if self.env == "":
-            raise UsageError("env is missing: give a Gymnasium id (--env Pendulum-v1) or module:factory")
-        if isinstance(self.env, str) and self.env.startswith("<"):
-            raise UsageError(f"the run's environment was {self.env} in Python, which a file cannot hold: pass env=")
-
-    def training(self) -> Vector:
-        run = self.config.run
-        if is_vector_env(self.env) and self.eval_env is None:
-            raise UsageError(
-                f"{_called(self.env)} is one vector environment and training uses it: pass eval_env= for evaluation, "
-                "or a factory that makes the environment instead of the environment itself"
-            )
-        return self._vector(self.env, "train", run.num_envs, run.seed)
-
-    def evaluation(self, episodes: int, seed: int, **options: Any) -> Vector:
-        env = self.env if self.eval_env is None else self.eval_env
-        return self._vector(env, "eval", min(episodes, MOST_ENVIRONMENTS), seed, own_number=True, **options)
-
-    def _vector(self, env: Any, purpose: str, num_envs: int, seed: int, **options: Any) -> Vector:
-        run = self.config.run
-        return make_vector(
-            env,
-            num_envs,
-            seed=seed,
-            purpose=purpose,
-            env_kwargs=dict(run.env_kwargs),
-            env_wrapper=run.env_wrapper,
-            max_episode_steps=run.max_episode_steps,
-            state_key=run.state_key,
-            **options,
-        )
+    with closing(saved.vector(1, render_mode="rgb_array")) as vector:
+        film = saved.write_video(record(vector, saved.policy(vector)), vector, f"step-{saved.step}")
+    return EvaluationOfRun(*results, video=film)
 
 
 @dataclass(frozen=True)
@@ -250,11 +175,14 @@ class _Parts:
     agent: Agent
     collector: Inline
     evaluation: Vector
+    callbacks: Callbacks | None
 
 
-def _build(environments: _Environments) -> _Parts:
+def _build(environments: Environments, callbacks: Iterable[object] | None) -> _Parts:
     """Everything that a run needs, before anything is written: whatever does not fit is refused here."""
     config, run = environments.config, environments.config.run
+    check_loggers(run.logger)
+    told = gather(callbacks, run.stop_return)
     shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
     vector = environments.training()
     agent = Agent.from_config(config, vector.spec)
@@ -262,6 +190,7 @@ def _build(environments: _Environments) -> _Parts:
         raise UsageError(
             f"total_steps={run.total_steps} with warmup_steps={run.warmup_steps} and updates_per_step="
             f"{run.updates_per_step:g} makes no update: nothing would be learned; use more steps or a shorter warm-up"
+            + "".join(f"; {note}" for note in [presets.sentence(config)] if note is not None)
         )
     evaluation = environments.evaluation(run.eval_episodes, run.seed)
     _check_apart(vector, evaluation)
@@ -274,7 +203,7 @@ def _build(environments: _Environments) -> _Parts:
         reward_shaping=shaping,
         total_steps=run.total_steps,
     )
-    return _Parts(agent, collector, evaluation)
+    return _Parts(agent, collector, evaluation, told)
 
 
 def _check_apart(training: Vector, evaluation: Vector) -> None:
@@ -296,15 +225,20 @@ def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None, stop:
     config, run = parts.agent.config, parts.agent.config.run
     with (
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
-        closing(Runner(parts.agent, parts.collector, parts.evaluation, directory, console, stop)) as runner,
+        closing(
+            Runner(parts.agent, parts.collector, parts.evaluation, directory, console, stop, parts.callbacks)
+        ) as runner,
     ):
-        console.start(_introduction(config, parts, directory))
+        preset = presets.sentence(config) if checkpoint is None else None
+        console.start([*_introduction(config, parts, directory), *([] if preset is None else [preset])])
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
         if parts.evaluation.spec.max_episode_steps is None:
             runner.note(f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end")
         try:
+            if preset is not None:
+                directory.log(preset)
             status = runner.train()
         except BaseException as error:
             runner.fail(traceback.format_exc())
@@ -314,7 +248,8 @@ def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None, stop:
                     f"with `offbeat resume {directory.path}`"
                 ) from error
             raise
-        result = RunResult(directory.path, status, runner.history[-1] if runner.history else None, runner.history)
+        last = runner.history[-1] if runner.history else None
+        result = RunResult(directory.path, status, last, runner.history, runner.stop_reason)
         console.finish(_conclusion(result, runner))
         return result
 
@@ -333,6 +268,8 @@ def _conclusion(result: RunResult, runner: Runner) -> list[str]:
     lines.append(
         f"{result.status} at step {progress.step:,} after {progress.updates:,} updates, {progress.wall_seconds:.0f} s"
     )
+    if result.stop_reason is not None:
+        lines.append(f"ended early: {result.stop_reason}")
     if result.evaluation is not None:
         last = result.evaluation
         lines.append(
@@ -354,7 +291,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _called(env: Any) -> str:
-    return getattr(env, "__qualname__", type(env).__name__)

@@ -12,13 +12,15 @@ from offbeat.errors import OffbeatError
 from offbeat.observe.console import Console
 from offbeat.observe.jsonl import Jsonl
 from offbeat.observe.jsonl import read as read_jsonl
-from offbeat.observe.tensorboard import TensorBoard
+from offbeat.observe.loggers import Logger, open_logger
 from offbeat.run.agent import Agent, under
+from offbeat.run.callbacks import Callbacks, CheckpointEvent, ChunkEvent, EvaluationEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.directory import RunDirectory
 from offbeat.run.evaluate import Evaluation, evaluate
 from offbeat.run.progress import Progress
 from offbeat.run.versions import versions
+from offbeat.settings import flatten
 from offbeat.types import Array, Chunk, Weights
 
 UPDATES_BETWEEN_LOOKS = 16
@@ -40,7 +42,8 @@ class Collector(Protocol):
 class Runner:
     """Drives an agent through a run's directory, evaluating on `vector`.
 
-    `stop` is asked between two steps of anything that takes time.
+    `stop` is asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one
+    did.
     """
 
     def __init__(
@@ -51,16 +54,18 @@ class Runner:
         directory: RunDirectory,
         console: Console,
         stop: Callable[[], bool],
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.agent, self.collector, self.vector = agent, collector, vector
-        self.directory, self.console, self.stop = directory, console, stop
+        self.directory, self.console, self.stop, self.callbacks = directory, console, stop, callbacks
         self.run = agent.config.run
         every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
         self.progress = Progress(self.run.total_steps, self.run.total_updates, every)
         self.checkpoints = Checkpoints(directory.path)
         self.metrics = Jsonl(directory.path / "metrics.jsonl")
         self.evaluations = Jsonl(directory.path / "evaluations.jsonl")
-        self.tensorboard: TensorBoard | None = None
+        self.loggers: list[Logger] = []
+        self.stop_reason: str | None = None
         self.history: list[Evaluation] = []
         self._purge_step: int | None = None
         self._lag, self._learned = 0, False
@@ -90,8 +95,9 @@ class Runner:
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""
         progress, begun = self.progress, self.progress.step
-        if "tensorboard" in self.run.logger:
-            self.tensorboard = TensorBoard(self.directory.path / "tensorboard", purge_step=self._purge_step)
+        for name in dict.fromkeys(self.run.logger):
+            settings = flatten(self.agent.config)
+            self.loggers.append(open_logger(name, self.directory.path, settings, self._purge_step, self.run.quiet))
         self._summary("running")
         if not self.checkpoints.names():
             self._checkpoint()  # so that a run killed at any moment has something to resume from
@@ -101,6 +107,7 @@ class Runner:
             self._collect()
             self.directory.status("running")
             self.console.progress(progress)
+        reason = self.stop_reason
         if self.stop():
             status = "stopped"
         else:
@@ -109,6 +116,7 @@ class Runner:
             status = "finished" if self._evaluate() else "stopped"
         if self._purge_step is None or self._moved(begun) or status == "stopped":
             self._checkpoint()
+        self.stop_reason = reason  # what a callback says of the final evaluation and checkpoint ends nothing
         self._summary(status)
         self.directory.status(status, force=True)
         return status
@@ -116,7 +124,12 @@ class Runner:
     def _at_end(self) -> bool:
         progress = self.progress
         by_updates = progress.total_updates is not None and progress.updates >= progress.total_updates
-        return self.stop() or by_updates or progress.step >= progress.total_steps
+        return self.stop() or by_updates or progress.step >= progress.total_steps or self.stop_reason is not None
+
+    def _tell(self, event: Callable[..., Any], *details: Any) -> None:
+        if self.callbacks is not None:
+            wish = self.callbacks.tell(event(self.directory.path, self.progress.step, self.progress.updates, *details))
+            self.stop_reason = self.stop_reason or wish
 
     def _moved(self, begun: int) -> bool:
         """Whether anything was done since the checkpoint that this run was resumed from."""
@@ -139,9 +152,14 @@ class Runner:
         self.progress.after(chunk)
         if len(chunk):
             self._lag = self.progress.updates - int(chunk.columns["version"][0])
+        if self.callbacks is not None:
+            self._tell(ChunkEvent, chunk)
 
     def _learn(self) -> bool:
-        """Makes the updates that are due; False when asked to stop in between (the rest is made on resume)."""
+        """Makes the updates that are due; False when asked to stop in between (the rest is made on resume).
+
+        A callback that ends the run leaves the rest for a resume, too, and the run ends as at its total.
+        """
         progress = self.progress
         due = self.agent.pace.updates_due(progress.step, progress.updates)
         if progress.total_updates is not None:
@@ -154,6 +172,10 @@ class Runner:
             progress.updates += count
             due -= count
             self._learned = True
+            if self.callbacks is not None:
+                self._tell(UpdateEvent, count, self.agent)
+                if self.stop_reason is not None:
+                    break
         return True
 
     def _when_due(self) -> bool:
@@ -192,8 +214,8 @@ class Runner:
         self.metrics.write({**where, **numbers})
         shown = {name: value for name, value in numbers.items() if value is not None}
         self.console.log(progress.step, {"update": progress.updates, **shown})
-        if self.tensorboard is not None:
-            self.tensorboard.write(progress.step, shown)
+        for logger in self.loggers:
+            logger.write(progress.step, shown)
 
     def _ratio(self) -> float | None:
         """Updates made per step since the warm-up."""
@@ -227,8 +249,11 @@ class Runner:
             self.checkpoints.save_best(self._snapshot(), progress.step)
         self.console.evaluation(progress.step, result.mean_return, result.std_return, result.episodes, best)
         self.directory.log(f"step {progress.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
-        if self.tensorboard is not None:
-            self.tensorboard.write(progress.step, {"evaluation_return": result.mean_return})
+        for logger in self.loggers:
+            logger.write(
+                progress.step, {"evaluation_return": result.mean_return, "evaluation_return_std": result.std_return}
+            )
+        self._tell(EvaluationEvent, result)
         return True
 
     def _snapshot(self) -> Snapshot:
@@ -249,9 +274,11 @@ class Runner:
         export_policy(
             self.directory.path / "policy", self.agent.publication(), learner.policy_description(), learner.spec, notes
         )
+        path = self.directory.path / "checkpoints" / name
         if step:
-            self.console.checkpoint(step, self.directory.path / "checkpoints" / name)
+            self.console.checkpoint(step, path)
         self.directory.log(f"step {step}: checkpoint {name}")
+        self._tell(CheckpointEvent, path)
 
     def _summary(self, status: str) -> None:
         progress = self.progress
@@ -269,22 +296,24 @@ class Runner:
                 ("best_evaluation", max(self.history, key=lambda each: each.mean_return, default=None)),
             )
         }
-        self.directory.summary(
-            {
-                "status": status,
-                "env_steps": progress.step,
-                "updates": progress.updates,
-                "episodes": progress.episodes,
-                "wall_seconds": progress.wall_seconds,
-                **scored,
-                "train_return_100": progress.return_100,
-                "updates_per_step": self._ratio(),
-                "policy_lag": {"updates": self._lag},
-                "waits": {},
-                "restarts": 0,
-                "lost": {},
-            }
-        )
+        summary = {
+            "status": status,
+            "stop_reason": self.stop_reason,
+            "env_steps": progress.step,
+            "updates": progress.updates,
+            "episodes": progress.episodes,
+            "wall_seconds": progress.wall_seconds,
+            **scored,
+            "train_return_100": progress.return_100,
+            "updates_per_step": self._ratio(),
+            "policy_lag": {"updates": self._lag},
+            "waits": {},
+            "restarts": 0,
+            "lost": {},
+        }
+        self.directory.summary(summary)
+        for logger in self.loggers:
+            logger.summarise(summary)
 
     def fail(self, trace: str) -> None:
         """Marks the run as failed; its last checkpoint stays as it is.
@@ -301,12 +330,11 @@ class Runner:
         self.directory.log(text)
 
     def close(self) -> None:
-        for each in (self.collector, self.vector):
-            try:
-                each.close()
-            except Exception as error:  # the run itself is over, and its result stands
-                self.note(f"closing the environments raised {type(error).__name__}: {error}")
-        if self.tensorboard is not None:
-            self.tensorboard.close()
+        for what, parts in (("the environments", (self.collector, self.vector)), ("a logger", self.loggers)):
+            for each in parts:
+                try:
+                    each.close()
+                except Exception as error:  # the run itself is over, and its result stands
+                    self.note(f"closing {what} raised {type(error).__name__}: {error}")
         self.metrics.close()
         self.evaluations.close()

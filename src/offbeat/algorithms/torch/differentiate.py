@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -85,6 +86,10 @@ class Network:
         """
         return self._pass.to_input(part, tape, gradient, which)
 
+    @cached_property
+    def first_member(self) -> FirstMember:
+        return FirstMember(self)
+
     def copy(self) -> Network:
         """The same network over a flat vector of its own (a target)."""
         return Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile)
@@ -100,6 +105,28 @@ class Network:
         if not self._named or not self.explicit:  # a user's own module may put other tensors in place of its buffers
             self._named = [(self.rename(name), tensor) for name, tensor in self.module.state_dict().items()]
         return iter(self._named)
+
+
+class FirstMember:
+    """The first of a network's stacked members alone, for gradients at its inputs."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._explicit = ExplicitPass(network.module, member=0) if network.explicit else None
+
+    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
+        """Its values (B,), and the tape for `backward_to`."""
+        if self._explicit is not None:
+            out, tape = self._explicit.forward(*parts)
+            return out.squeeze(1), tape
+        values, (inputs, whole) = self._network.forward(*parts)
+        return values[0], (inputs, whole[0])
+
+    def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
+        """The gradient at one of the inputs, from that at the values (B,)."""
+        if self._explicit is not None:
+            return self._explicit.to_input(part, tape, gradient.unsqueeze(1), None)
+        return self._network.backward_to(part, tape, gradient)
 
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -168,16 +195,18 @@ class ExplicitPass:
     The work space is kept from call to call, so that nothing large is allocated in an update.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, member: int | None = None) -> None:
+        """member: this one alone of stacked members."""
         mlp = _mlp_of(module)
         assert mlp is not None
+        which: Any = ... if member is None else member
         layers = [layer for layer in mlp.layers if isinstance(layer, Layer)]
-        self._weights = [layer.weight.data for layer in layers]
+        self._weights = [layer.weight.data[which] for layer in layers]
         self._transposed = [weight.transpose(-1, -2) for weight in self._weights]
-        self._biases = [layer.bias.data for layer in layers]
+        self._biases = [layer.bias.data[which] for layer in layers]
         self._rows_of_bias = [bias if bias.ndim == 1 else bias.unsqueeze(1) for bias in self._biases]
-        self._members = mlp.members
-        self._stacked_scalar = isinstance(module, Critics)
+        self._members = mlp.members if member is None else None
+        self._stacked_scalar = isinstance(module, Critics) and module.scalar and member is None
         self._activate, self._deactivate = _FROM_RESULT[mlp.activation_name]
         self._spaces: dict[tuple[str, int], list[Tensor]] = {}
         self._into: Tensor | None = None
@@ -186,7 +215,7 @@ class ExplicitPass:
     @staticmethod
     def serves(module: nn.Module) -> bool:
         mlp = _mlp_of(module)
-        return mlp is not None and mlp.activation_name in _FROM_RESULT and not mlp.layer_norm
+        return mlp is not None and mlp.activation_name in _FROM_RESULT and mlp.plain
 
     def output(self, *parts: Tensor) -> Tensor:
         return self.forward(*parts)[0]

@@ -26,21 +26,26 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Layer(nn.Module):
-    """Weight (in, out) and bias (out), each with a leading E when stacked; optional layer norm on its output."""
+    """Weight (in, out) and bias (out), each with a leading E when stacked; optional dropout and layer norm after."""
 
-    def __init__(self, size: tuple[int, int], members: int | None, norm: bool, rng: np.random.Generator) -> None:
+    def __init__(
+        self, size: tuple[int, int], members: int | None, norm: bool, rng: np.random.Generator, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         lead = () if members is None else (members,)
         bound = 1.0 / math.sqrt(size[0])
         self.weight = nn.Parameter(torch.from_numpy(rng.uniform(-bound, bound, (*lead, *size))))
         self.bias = nn.Parameter(torch.from_numpy(rng.uniform(-bound, bound, (*lead, size[1]))))
         self.norm = _Norm((*lead, size[1])) if norm else None
+        self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.ndim == 2:
             x = torch.addmm(self.bias, x, self.weight)
         else:
             x = torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
+        if self.dropout:
+            x = functional.dropout(x, self.dropout, self.training)
         return x if self.norm is None else self.norm(x)
 
 
@@ -73,14 +78,16 @@ class MLP(nn.Module):
         layer_norm: bool,
         rng: np.random.Generator,
         members: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         pairs, last = list(itertools.pairwise(sizes)), len(sizes) - 2
         self.layers = nn.ModuleList(
-            Layer(pair, members, layer_norm and index < last, rng) for index, pair in enumerate(pairs)
+            Layer(pair, members, layer_norm and index < last, rng, dropout if index < last else 0.0)
+            for index, pair in enumerate(pairs)
         )
         self.activation, self.activation_name = ACTIVATIONS[activation], activation
-        self.layer_norm, self.members = layer_norm, members
+        self.plain, self.members = not (layer_norm or dropout), members
 
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers
@@ -91,36 +98,44 @@ class MLP(nn.Module):
 
 
 class Critics(nn.Module):
-    """E critics as one stacked MLP over observation, privileged state and action: -> (E, B)."""
+    """E critics as one stacked MLP over observation, privileged state and action: -> (E, B).
+
+    Of Discrete actions they take none and give the values of all: -> (E, B, choices).
+    """
 
     def __init__(self, spec: EnvSpec, members: int, hidden: Sequence[int], **settings: Any) -> None:
         super().__init__()
         self.members = members
-        sizes = (spec.observation_size + spec.state_size + spec.action_size, *hidden, 1)
+        seen = spec.observation_size + spec.state_size
+        self.scalar = spec.choices is None
+        sizes = (seen + spec.action_size, *hidden, 1) if spec.choices is None else (seen, *hidden, spec.choices)
         self.mlp = MLP(sizes, members=members, **settings)
 
-    def forward(self, obs: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        x = torch.cat((obs, state, action), 1)
+    def forward(self, *parts: Tensor) -> Tensor:
+        x = torch.cat(parts, 1)
         out: Tensor = self.mlp(x.expand(self.members, *x.shape))
-        return out.squeeze(2)
+        return out.squeeze(2) if self.scalar else out
 
 
 class OwnCritics(nn.Module):
-    """E critic modules of the user's, each (obs, action[, privileged state]) -> (B,) or (B, 1)."""
+    """E critic modules of the user's, each (obs, action[, privileged state]) -> (B,) or (B, 1).
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    Of Discrete actions: (obs[, privileged state]) -> (B, choices).
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], choices: int | None = None) -> None:
         super().__init__()
-        self.members = nn.ModuleList(modules)
+        self.members, self.choices = nn.ModuleList(modules), choices
 
-    def forward(self, obs: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        inputs = (obs, action, state) if state.shape[1] else (obs, action)
+    def forward(self, obs: Tensor, state: Tensor, *action: Tensor) -> Tensor:
+        inputs = (obs, *action, state) if state.shape[1] else (obs, *action)
         values = [member(*inputs) for member in self.members]
+        shape = (len(obs),) if self.choices is None else (len(obs), self.choices)
         for value in values:
-            if value.numel() != len(obs):
-                raise UsageError(
-                    f"your critic gave {tuple(value.shape)} for a batch of {len(obs)}; return one value per row"
-                )
-        return torch.stack([value.reshape(len(obs)) for value in values])
+            if value.numel() != math.prod(shape):
+                each = "one value per row" if self.choices is None else f"{self.choices} values per row"
+                raise UsageError(f"your critic gave {tuple(value.shape)} for a batch of {len(obs)}; return {each}")
+        return torch.stack([value.reshape(shape) for value in values])
 
 
 class OwnActor(nn.Module):

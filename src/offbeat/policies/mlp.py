@@ -1,6 +1,6 @@
-"""The squashed Gaussian actor: tanh of a Gaussian whose mean and deviation an MLP gives. NumPy, or torch for many rows.
+"""Policies whose actor is an MLP, in NumPy, or in torch for many rows: one forward pass, and a head for each kind.
 
-One forward pass serves both: arrays and tensors share `@` and arithmetic, and a small table holds what differs.
+One pass serves both backends: arrays and tensors share `@` and arithmetic, and a small table holds what differs.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import numpy as np
 from offbeat.types import Array, Weights
 
 
-class SquashedGaussian:
+class MLPPolicy:
     """Acts from `Weights`: `actor/K/weight` (in, out), `actor/K/bias`, optional `actor/K/norm/{scale,offset}`.
 
-    The last layer gives mean and log standard deviation side by side, (N, 2A). With `normaliser/{mean,scale,clip}`
-    among the weights, observations are normalised first. backend: "numpy" or "torch".
+    What the last layer's output means is up to the kind. With `normaliser/{mean,scale,clip}` among the weights,
+    observations are normalised first. backend: "numpy" or "torch".
     """
 
     def __init__(self, description: Mapping[str, Any], backend: str = "numpy") -> None:
         self._backend = _BACKENDS[backend]()
         self._activation = self._backend.activations[description["activation"]]
-        self._action_size = int(description["action_size"])
-        self._log_std = float(description["log_std_min"]), float(description["log_std_max"])
+        self._head = HEADS[description["kind"]](description)
         self._layers: list[tuple[Any, Any, Any, Any]] = []
         self._normaliser: tuple[Any, Any, float] | None = None
 
@@ -46,18 +45,15 @@ class SquashedGaussian:
     def initial_carry(self, num_envs: int) -> Array:
         return np.zeros((num_envs, 0), np.float32)
 
-    def act(self, obs: Array, carry: Array, rng: np.random.Generator | None) -> tuple[Array, Array, dict[str, Array]]:
-        size, shape = self._action_size, (len(obs), self._action_size)
-        noise = None if rng is None else rng.standard_normal(shape, np.float32)
+    def act(
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+    ) -> tuple[Array, Array, dict[str, Array]]:
         with self._backend.context():
             out = self._forward(self._backend.wrap(obs))
-            action = out[:, :size]
-            if noise is not None:
-                action = action + self._backend.exp(out[:, size:].clip(*self._log_std)) * self._backend.wrap(noise)
-            return self._backend.unwrap(self._backend.tanh(action)), carry, {}
+            return self._head(self._backend, out, rng), carry, {}
 
     def _forward(self, x: Any) -> Any:
-        """(N, O) -> (N, 2A): mean and log standard deviation, not yet clamped."""
+        """(N, O) -> the last layer's output (N, ...)."""
         if self._normaliser is not None:
             mean, scale, clip = self._normaliser
             x = ((x - mean) * scale).clip(-clip, clip)
@@ -69,6 +65,64 @@ class SquashedGaussian:
                 x = x / self._backend.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * norm_scale + norm_offset
             x = self._activation(x)
         return x @ weight + bias
+
+
+Head = Callable[[SimpleNamespace, Any, np.random.Generator | None], Array]
+"""(backend, the network's output (N, ...), generator or None) -> actions (N, A) float32."""
+
+
+def squashed_gaussian(description: Mapping[str, Any]) -> Head:
+    """out (N, 2A): mean and log standard deviation; the action is the tanh of a draw, or of the mean."""
+    size = int(description["action_size"])
+    bounds = float(description["log_std_min"]), float(description["log_std_max"])
+
+    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
+        action = out[:, :size]
+        if rng is not None:
+            noise = backend.wrap(rng.standard_normal((len(out), size), np.float32))
+            action = action + backend.exp(out[:, size:].clip(*bounds)) * noise
+        return np.asarray(backend.unwrap(backend.tanh(action)))
+
+    return head
+
+
+def deterministic(description: Mapping[str, Any]) -> Head:
+    """out (N, A): the action before its tanh."""
+
+    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
+        return np.asarray(backend.unwrap(backend.tanh(out)))
+
+    return head
+
+
+def greedy(description: Mapping[str, Any]) -> Head:
+    """out (N, choices): values, of which the largest is chosen; with dueling, one that all share stands in front."""
+    first = 1 if description["dueling"] else 0
+
+    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
+        return np.argmax(backend.unwrap(out)[:, first:], 1, keepdims=True).astype(np.float32)
+
+    return head
+
+
+def categorical(description: Mapping[str, Any]) -> Head:
+    """out (N, choices): logits; the action is a draw, or the most probable."""
+
+    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
+        logits = backend.unwrap(out)
+        if rng is not None:
+            logits = logits + rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
+        return np.argmax(logits, 1, keepdims=True).astype(np.float32)
+
+    return head
+
+
+HEADS: dict[str, Callable[[Mapping[str, Any]], Head]] = {
+    "squashed_gaussian": squashed_gaussian,
+    "deterministic": deterministic,
+    "greedy": greedy,
+    "categorical": categorical,
+}
 
 
 def _sigmoid(x: Array) -> Array:

@@ -1,0 +1,95 @@
+"""Actors and critics from settings: our own MLPs or a user's modules, with errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offbeat.algorithms.configs import SAC, ActorCritic, OffPolicy
+from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.networks import MLP, Critics, OwnActor, OwnCritics, OwnSampler, own_name, short_name
+from offbeat.errors import SpaceError, UsageError
+from offbeat.references import resolve
+from offbeat.types import EnvSpec
+
+
+def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
+    """Refuses what the algorithm `name` cannot take, and says what can."""
+    if (spec.choices is not None) != discrete:
+        found, others = ("Discrete", "dqn or sac") if spec.choices is not None else ("Box", "sac, redq, td3 or ddpg")
+        raise SpaceError(f"{spec.name} has {found} actions, which {name} does not take; use {others}")
+    if spec.layout.images:
+        image = spec.layout.images[0]
+        raise SpaceError(
+            f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but {name}'s networks take "
+            "vectors (there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or "
+            "leave it out"
+        )
+
+
+def network(
+    config: OffPolicy, module: nn.Module, own: bool, device: torch.device, dtype: torch.dtype, names: str = ""
+) -> Network:
+    """A module with its parameters in one vector, its gradients explicit where the settings and the module allow it."""
+    explicit = config.gradients == "auto" and device.type == "cpu"
+    rename = short_name if not own else own_name if names == "own" else str
+    return Network(module.to(device, dtype), rename, explicit, config.compile)
+
+
+def build(
+    config: ActorCritic,
+    spec: EnvSpec,
+    rng: np.random.Generator,
+    device: torch.device,
+    dtype: torch.dtype,
+    actor_outputs: int,
+) -> tuple[Network, Network]:
+    """Actor and stacked critics. First weights come from `rng`; own modules draw theirs from torch, seeded by it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(int(rng.integers(2**62)))
+        actor_module, critic_module = _actor(config, spec, rng, actor_outputs), _critics(config, spec, rng)
+    actor = network(config, actor_module, config.actor is not None, device, dtype, "own")
+    critic = network(config, critic_module, config.critic is not None, device, dtype)
+    return actor, critic
+
+
+def _actor(config: ActorCritic, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
+    if config.actor is not None:
+        module = resolve(config.actor, "actor")(spec)
+        return OwnSampler(module) if hasattr(module, "sample") else OwnActor(module)
+    sizes = (spec.observation_size, *config.hidden, outputs)
+    return MLP(sizes, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
+
+
+def _critics(config: ActorCritic, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
+    if config.critic is not None:
+        make = resolve(config.critic, "critic")
+        return OwnCritics([make(spec) for _ in range(config.critics)], spec.choices)
+    hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
+    norm, dropout = config.layer_norm, 0.0
+    if isinstance(config, SAC):
+        norm = norm if config.critic_layer_norm is None else config.critic_layer_norm
+        dropout = config.critic_dropout
+    settings = {"activation": config.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
+    return Critics(spec, config.critics, hidden, **settings)
+
+
+def zeros(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Two rows each of observation, privileged state and action, all zero."""
+    obs, state, action = (like.new_zeros(2, n) for n in (spec.observation_size, spec.state_size, spec.action_size))
+    return obs, state, action
+
+
+def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | None, rule: str) -> None:
+    """Two rows of zeros through a network, so that a user's own module fails here and in words."""
+    network.module.eval()  # so that batch norm and its like do not count these rows
+    try:
+        out = network(*inputs)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise UsageError(f"your {name} raised {type(error).__name__} on two rows of zeros: {error}") from error
+    network.module.train()
+    if width is not None and out.shape != (2, width):
+        raise UsageError(f"your {name} gave {tuple(out.shape)} for 2 rows: {rule}")

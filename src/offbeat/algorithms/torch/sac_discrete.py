@@ -1,0 +1,110 @@
+"""Soft actor-critic for Discrete actions: a categorical actor, critics that value all actions, no sampling.
+
+Where SAC samples, this sums over actions: the critics are drawn to  r + discount * sum_a pi(a|s') (min_e Q'_e(s', a) -
+temperature * log pi(a|s')),  the actor to where  sum_a pi(a|s) (min_e Q_e(s, a) - temperature * log pi(a|s))  is large.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.algorithms.configs import SAC, Learned
+from offbeat.algorithms.torch.actor_critic import build, check_spaces, try_out, zeros
+from offbeat.algorithms.torch.batch import Batch, blocks, total
+from offbeat.algorithms.torch.optimise import apply
+from offbeat.algorithms.torch.sac import GROUPS, State, least, new_state, update_temperature
+from offbeat.references import name_of
+from offbeat.types import EnvSpec
+
+__all__ = ["GROUPS", "State", "init", "noise_shape", "policy_description", "update"]
+
+
+def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
+    """First weights from `rng`."""
+    check_spaces("SAC", spec, discrete=True)
+    assert spec.choices is not None
+    actor, critic = build(config, spec, rng, device, dtype, spec.choices)
+    obs, state, _ = zeros(spec, actor.flat)
+    try_out("actor", actor, (obs,), spec.choices, f"return one logit per action, (batch, {spec.choices})")
+    try_out("critic", critic, (obs, state), None, "")
+    return new_state(config, actor, critic)
+
+
+def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
+    """Standard normal draws that one update takes: to draw critics by, where the target takes some."""
+    return (0 if config.target_subset is None else config.critics,)
+
+
+def update_critic(
+    state: State, config: SAC, batch: Batch, members: Tensor | None, temperature: Tensor, rate: float
+) -> dict[str, Tensor]:
+    """One step on  1/2 sum_e mean (Q_e(s, a) - target)^2;  only the action that was taken has a gradient."""
+    errors, values, count = [], [], len(batch)
+    for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
+        block = batch.rows(rows)
+        log_prob = state.actor(block.next_obs).log_softmax(1)
+        next_q = least(state.target(block.next_obs, block.next_state), members)
+        next_value = (log_prob.exp() * (next_q - temperature * log_prob)).sum(1)
+        q, tape = state.critic.forward(block.obs, block.state)
+        taken = block.action.long().expand(len(q), -1, -1)
+        error = q.gather(2, taken).squeeze(2) - torch.addcmul(block.reward, block.discount, next_value)
+        d_q = torch.zeros_like(q).scatter_(2, taken, (error / count).unsqueeze(2))
+        state.critic.backward(tape, d_q, add=index > 0)
+        errors.append(error.square().sum())
+        values.append(q.sum())
+    apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
+    return {"critic_loss": total(errors) * (0.5 / count), "q": total(values) / (count * q.shape[0] * q.shape[2])}
+
+
+def update_actor(state: State, config: SAC, batch: Batch, temperature: Tensor, rate: float) -> dict[str, Tensor]:
+    """One step on  mean sum_a pi_a f_a  with  f = temperature * log pi - Q.
+
+    Its gradient at the logits is  pi_a (f_a - sum_b pi_b f_b) / B:  what log pi in f carries sums to 0.
+    """
+    losses, entropies, count = [], [], len(batch)
+    for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
+        block = batch.rows(rows)
+        logits, tape = state.actor.forward(block.obs)
+        log_prob = logits.log_softmax(1)
+        prob = log_prob.exp()
+        q = state.critic(block.obs, block.state)
+        f = temperature * log_prob - (q.mean(0) if config.actor_value == "mean" else q.amin(0))
+        mean = (prob * f).sum(1, keepdim=True)
+        state.actor.backward(tape, prob * (f - mean) / count, add=index > 0)
+        losses.append(mean.sum())
+        entropies.append(-(prob * log_prob).sum())
+    apply(state.actor.flat, state.actor.gradient, state.actor_adam, rate, config.max_grad_norm)
+    return {"actor_loss": total(losses) / count, "entropy": total(entropies) / count}
+
+
+def update(
+    state: State, config: SAC, spec: EnvSpec, batch: Batch, noise: Tensor, rates: dict[str, float]
+) -> dict[str, Tensor]:
+    """One update of everything that is due. noise: as `noise_shape` says. Metrics stay tensors."""
+    assert spec.choices is not None
+    temperature = state.log_temperature.exp()
+    members = None if config.target_subset is None else noise.argsort()[: config.target_subset]
+    metrics = update_critic(state, config, batch, members, temperature, rates["critic"])
+    if state.updates % config.actor_every == 0:
+        metrics |= update_actor(state, config, batch, temperature, rates["actor"])
+        if isinstance(config.temperature, Learned):
+            target = config.temperature.target_entropy
+            target = 0.5 * math.log(spec.choices) if target is None else target
+            metrics |= update_temperature(state, target, metrics["entropy"], rates["temperature"])
+    state.updates += 1
+    if state.updates % config.target_every == 0:
+        state.target.follow(state.critic, config.tau)
+    return metrics
+
+
+def policy_description(config: SAC, spec: EnvSpec) -> dict[str, Any]:
+    """What `policies.make_policy` needs beside the weights."""
+    description: dict[str, Any] = {"kind": "categorical" if config.actor is None else "module", "head": "categorical"}
+    if config.actor is None:
+        return description | {"activation": config.activation}
+    return description | {"actor": name_of(config.actor)}

@@ -1,0 +1,98 @@
+"""Exploration around a policy: noise on continuous actions, random choices among discrete ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from offbeat.policies.protocol import Policy
+from offbeat.types import Array, EnvSpec, Weights
+
+
+class Exploring:
+    """A policy whose actions are disturbed while it acts with a generator; without one it acts as it is.
+
+    Memory (what noise drifts by) stands in the carry behind the policy's own: the collector begins it afresh with each
+    episode, and checkpoints keep it.
+    """
+
+    def __init__(self, policy: Policy, description: Mapping[str, Any], spec: EnvSpec) -> None:
+        self._policy, self._spec = policy, spec
+        self._disturbance: Disturbance = DISTURBANCES[description["kind"]](description, spec)
+
+    def load(self, weights: Weights) -> None:
+        self._policy.load(weights)
+
+    def initial_carry(self, num_envs: int) -> Array:
+        own = np.zeros((num_envs, self._disturbance.memory), np.float32)
+        return np.concatenate((self._policy.initial_carry(num_envs), own), axis=1)
+
+    def act(
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        inner = carry.shape[1] - self._disturbance.memory
+        action, policy_carry, extras = self._policy.act(obs, carry[:, :inner], rng, step)
+        if rng is None:
+            return action, np.concatenate((policy_carry, carry[:, inner:]), axis=1), extras
+        action, memory = self._disturbance.disturb(action, carry[:, inner:], rng, step)
+        return action, np.concatenate((policy_carry, memory), axis=1), extras
+
+
+def scales(description: Mapping[str, Any], count: int) -> Array:
+    """The noise scale of each environment (N, 1): in equal ratios from `scale` to `scale * spread`."""
+    powers = np.linspace(0.0, 1.0, count)[:, None]
+    return (description["scale"] * description["spread"] ** powers).astype(np.float32)
+
+
+class GaussianNoise:
+    memory = 0
+
+    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
+        self._description = description
+
+    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+        noise = scales(self._description, len(action)) * rng.standard_normal(action.shape, np.float32)
+        return np.clip(action + noise, -1.0, 1.0), memory
+
+
+class OrnsteinUhlenbeckNoise:
+    """x <- x - pull * x * dt + scale * sqrt(dt) * normal: the memory is x (N, A)."""
+
+    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
+        self._description, self.memory = description, spec.action_size
+
+    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+        pull, time_step = self._description["pull"], self._description["time_step"]
+        kick = scales(self._description, len(action)) * rng.standard_normal(action.shape, np.float32)
+        memory = (memory * (1.0 - pull * time_step) + kick * math.sqrt(time_step)).astype(np.float32)
+        return np.clip(action + memory, -1.0, 1.0), memory
+
+
+class RandomChoice:
+    memory = 0
+
+    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
+        self._description, self._spec = description, spec
+
+    def epsilon(self, step: int) -> float:
+        """The share of random actions after `step` environment steps, over all environments."""
+        initial, final = self._description["initial"], self._description["final"]
+        progress = min(1.0, step / self._description["steps"])
+        if self._description["decay"] == "linear":
+            return float(initial + (final - initial) * progress)
+        return float(initial * (final / initial) ** progress)
+
+    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+        random = rng.random((len(action), 1)) < self.epsilon(step)
+        return np.where(random, self._spec.random_actions(rng, len(action)), action), memory
+
+
+Disturbance = GaussianNoise | OrnsteinUhlenbeckNoise | RandomChoice
+DISTURBANCES: dict[str, type[Disturbance]] = {
+    "gaussian": GaussianNoise,
+    "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise,
+    "epsilon_greedy": RandomChoice,
+}

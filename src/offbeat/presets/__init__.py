@@ -1,0 +1,95 @@
+"""Presets: settings that are known to work, by algorithm and environment, below a config file and above the defaults.
+
+One YAML file per algorithm maps the exact id of an environment to settings by their flat names. A config remembers the
+name of its preset; `resume` and a run's own config.yaml hold every setting and ask for none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from offbeat import settings
+from offbeat.algorithms.configs import Config
+from offbeat.coercion import Spell, shown
+from offbeat.errors import UsageError
+
+AUTO = "auto"
+OF_THE_ENVIRONMENT = {"env_kwargs"}
+"""Settings that describe the environment of a preset: another environment that borrows the preset goes without."""
+
+
+@functools.cache
+def presets_of(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
+    """Environment id to settings, as the algorithm's file has them; empty where there is no file."""
+    file = resources.files(__name__) / f"{algorithm}.yaml"
+    return settings.parse_yaml(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[str | None, dict[str, Any]]:
+    """Name and settings of the preset for what is given (env, preset), as checked flat values; None where none fits."""
+    known, env, wanted = presets_of(algorithm), given.get("env", ""), given.get("preset", AUTO)
+    name = wanted if wanted != AUTO else env if env in known else None
+    if name is None:
+        return None, {}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            f"{spell('preset')}={shown(name)} is no preset of {algorithm}: use {', '.join(('auto', 'none', *known))}"
+            + (f"; did you mean {close[0]}?" if close else "")
+        )
+    preset = {key: value for key, value in known[name].items() if name == env or key not in OF_THE_ENVIRONMENT}
+    return name, settings.read(settings.train_settings(algorithm), preset)
+
+
+def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> Config:
+    """As `settings.assemble`: later layers win, below them all lies the preset that they ask for, then the defaults."""
+    given = {key: value for layer in layers for key, value in layer.items()}
+    name, preset = pick(algorithm, given, spell)
+    return settings.assemble(algorithm, preset, *layers, {"preset": name}, spell=spell)
+
+
+def sentence(config: Config) -> str | None:
+    """Which preset a config was made with and what of it holds; None without a preset, or with one that is gone."""
+    name = config.run.preset
+    if name not in presets_of(config.algorithm):
+        return None
+    values = settings.flat_values(config.run) | settings.flat_values(config.learner)
+    _, preset = pick(config.algorithm, values)
+    kept = {key: value for key, value in preset.items() if values.get(key) == value}
+    return f"preset: {config.algorithm} on {name} ({_listing(kept) or 'nothing of it is left'}); flags override"
+
+
+def _listing(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {settings.text_of(value)}" for key, value in values.items())
+
+
+def markdown() -> str:
+    """The page docs/presets.md."""
+    lines = [
+        "# Presets",
+        "",
+        "Made from the files in `src/offbeat/presets` by `python -m offbeat.presets --markdown`; do not edit by hand.",
+        "",
+        "Settings that are known to work, for an algorithm on an environment. `offbeat train td3 --env HalfCheetah-v5`",
+        'and `offbeat.train("td3", "HalfCheetah-v5")` take the one for that exact id by themselves, and the first',
+        "lines of the run say which one it is and what it sets.",
+        "",
+        "- Flags and Python arguments win over a `--config` file, the file over the preset, the preset over the",
+        "  [defaults](settings.md). `offbeat train td3 --env HalfCheetah-v5 --help` shows the preset's values.",
+        "- `--preset none` goes without. `--preset HalfCheetah-v5` takes the preset of another environment, for",
+        "  example for a factory (`--env my_package:make`) or another version of it; `env_kwargs` are left out then.",
+        "- The `config.yaml` of a run names the preset and holds every setting, so that it repeats the run whatever",
+        "  the presets say by then. `resume` asks for none, and an `offbeat.Agent` in a loop of your own has none.",
+        "",
+        "Where an environment has no preset, the defaults are a good start. The figures follow RL Baselines3 Zoo,",
+        "CleanRL and the papers of the algorithms; the budgets (`total_steps`) are the usual ones.",
+    ]
+    files = sorted(each.name for each in resources.files(__name__).iterdir() if each.name.endswith(".yaml"))
+    for algorithm in (name.removesuffix(".yaml") for name in files):
+        lines += ["", f"## {algorithm}", "", "| environment | settings |", "|---|---|"]
+        lines += [f"| `{name}` | {_listing(preset)} |" for name, preset in presets_of(algorithm).items()]
+    return "\n".join(lines) + "\n"

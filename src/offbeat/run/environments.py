@@ -1,0 +1,55 @@
+"""The environments of a run: the ones that it trains on, and others to evaluate on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from offbeat.algorithms.configs import Config
+from offbeat.envs import Vector, is_vector_env, make_vector
+from offbeat.errors import UsageError
+from offbeat.run.evaluate import MOST_ENVIRONMENTS
+
+
+class Environments:
+    """Makes the vectors of a run: from its config, or from environments that a config can only name."""
+
+    def __init__(self, config: Config, env: Any, eval_env: Any) -> None:
+        self.config = config
+        self.env = env if env is not None else config.run.env
+        self.eval_env = eval_env
+        if self.env == "":
+            raise UsageError("env is missing: give a Gymnasium id (--env Pendulum-v1) or module:factory")
+        if isinstance(self.env, str) and self.env.startswith("<"):
+            raise UsageError(f"the run's environment was {self.env} in Python, which a file cannot hold: pass env=")
+
+    def training(self) -> Vector:
+        run = self.config.run
+        if is_vector_env(self.env) and self.eval_env is None:
+            raise UsageError(
+                f"{called(self.env)} is one vector environment and training uses it: pass eval_env= for evaluation, "
+                "or a factory that makes the environment instead of the environment itself"
+            )
+        return self._vector(self.env, "train", run.num_envs, run.seed)
+
+    def evaluation(self, episodes: int, seed: int, **options: Any) -> Vector:
+        env = self.env if self.eval_env is None else self.eval_env
+        return self._vector(env, "eval", min(episodes, MOST_ENVIRONMENTS), seed, own_number=True, **options)
+
+    def _vector(self, env: Any, purpose: str, num_envs: int, seed: int, **options: Any) -> Vector:
+        run = self.config.run
+        return make_vector(
+            env,
+            num_envs,
+            seed=seed,
+            purpose=purpose,
+            env_kwargs=dict(run.env_kwargs),
+            env_wrapper=run.env_wrapper,
+            max_episode_steps=run.max_episode_steps,
+            state_key=run.state_key,
+            **options,
+        )
+
+
+def called(env: Any) -> str:
+    """What to call an environment that is a Python object."""
+    return getattr(env, "__qualname__", type(env).__name__)

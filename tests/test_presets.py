@@ -1,0 +1,213 @@
+"""Presets: every one builds, the right one is picked, and everything that a user says wins over it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offbeat
+from offbeat import presets
+from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned
+from offbeat.cli import main, read_train
+from offbeat.errors import UsageError
+from offbeat.settings import build, flat_values, flatten, parse_yaml, read, train_settings, write_yaml
+
+FOLDER = Path(presets.__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
+ZOO = [
+    pytest.param(file.stem, name, id=f"{file.stem}-{name}")
+    for file in sorted(FOLDER.glob("*.yaml"))
+    for name in presets.presets_of(file.stem)
+]
+SMALL: dict[str, Any] = {
+    **{"total_steps": 120, "warmup_steps": 50, "random_steps": 50, "batch_size": 8, "hidden": (8,)},
+    **{"max_episode_steps": 20, "eval_episodes": 1, "log_every": 60, "threads": 1, "logger": ()},
+}
+
+
+@pytest.fixture
+def zoo(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """A zoo of the test's own, the same for every algorithm."""
+    zoo: dict[str, dict[str, Any]] = {
+        "Own-v0": {"gamma": 0.9, "total_steps": 500, "temperature": "fixed", "temperature_value": 0.3},
+        "Own-v1": {"gamma": 0.8, "env_kwargs": {"continuous": True}},
+    }
+    monkeypatch.setattr(presets, "presets_of", lambda algorithm: zoo)
+    return zoo
+
+
+def from_flags(line: str) -> Config:
+    return read_train("sac", line.split())
+
+
+def from_python(env: str, **settings: Any) -> Config:
+    return presets.assemble("sac", read(train_settings("sac"), {**settings, "env": env}))
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    return flat_values(config.run) | flat_values(config.learner)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), ZOO)
+def test_every_preset_builds_and_all_of_it_arrives(algorithm: str, name: str) -> None:
+    if algorithm not in ALGORITHMS:
+        pytest.skip(f"there is no {algorithm} yet")
+    config = read_train(algorithm, ["--env", name])
+    assert config.run.preset == name
+    preset = build(algorithm, presets.presets_of(algorithm)[name])
+    for key, value in values_of(preset).items():
+        assert key in ("env", "preset") or values_of(config)[key] == value
+    assert config.run.total_steps > 2 * config.run.warmup_steps
+
+
+@pytest.mark.parametrize(("algorithm", "name"), ZOO)
+def test_a_preset_says_what_works_and_not_whose_run_it_is(algorithm: str, name: str) -> None:
+    personal = {"env", "preset", "seed", "out", "name", "quiet", "logger", "device", "threads", "env_wrapper"}
+    assert not personal & set(presets.presets_of(algorithm)[name])
+    assert "total_steps" in presets.presets_of(algorithm)[name]
+
+
+@pytest.mark.parametrize(("algorithm", "name"), ZOO)
+def test_every_preset_is_for_an_environment_that_exists(algorithm: str, name: str) -> None:
+    import gymnasium
+
+    assert name in gymnasium.registry
+
+
+def test_every_algorithm_has_presets() -> None:
+    assert [name for name in ALGORITHMS if not presets.presets_of(name)] == []
+    assert presets.presets_of("nothing") == {}
+
+
+def test_pendulum_for_sac_is_the_defaults_with_the_usual_budget() -> None:
+    config = from_flags("--env Pendulum-v1")
+    assert config.learner == SAC()
+    assert config.run == build("sac", {"env": "Pendulum-v1", "total_steps": 10_000, "preset": "Pendulum-v1"}).run
+
+
+def test_flags_win_over_the_file_over_the_preset_over_the_defaults(zoo: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: Own-v0\ngamma: 0.7\ntau: 0.5\n")
+    learner = from_flags("--env Own-v0").learner
+    assert isinstance(learner, SAC)
+    assert (learner.gamma, learner.tau, learner.temperature) == (0.9, SAC().tau, Fixed(0.3))
+    assert from_flags(f"--config {file}").learner.gamma == 0.7
+    assert from_flags(f"--config {file}").run.total_steps == 500
+    assert from_flags(f"--config {file} --gamma 0.6").learner.gamma == 0.6
+    assert from_flags(f"--config {file} --env Own-v1").run.preset == "Own-v1"
+    assert from_flags("--env Own-v0").learner == from_python("Own-v0").learner
+    assert from_python("Own-v0", gamma=0.5).learner.gamma == 0.5
+
+
+def test_a_value_that_equals_the_default_wins_over_the_preset_too(zoo: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"env: Own-v0\ngamma: {SAC().gamma}\ntemperature: learned\n")
+    for config in (
+        from_flags(f"--config {file}"),
+        from_flags(f"--env Own-v0 --gamma {SAC().gamma} --temperature learned"),
+        from_python("Own-v0", gamma=SAC().gamma, temperature=Learned()),
+    ):
+        assert config.learner == SAC()
+
+
+@pytest.mark.parametrize("env", ["Own-v2", "own-v0", "module:Own-v0", "module:make"])
+def test_only_the_exact_id_has_a_preset(env: str, zoo: dict[str, Any]) -> None:
+    assert from_flags(f"--env {env}") == build("sac", {"env": env, "preset": None})
+
+
+def test_none_switches_the_preset_off(zoo: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("preset: none\n")
+    plain = build("sac", {"env": "Own-v0", "preset": None})
+    assert from_flags("--env Own-v0 --preset none") == plain
+    assert from_flags(f"--env Own-v0 --config {tmp_path / 'a.yaml'}") == plain
+    assert from_python("Own-v0", preset=None) == from_python("Own-v0", preset="none") == plain
+    assert from_flags(f"--env Own-v0 --config {tmp_path / 'a.yaml'} --preset auto").learner.gamma == 0.9
+
+
+def test_a_preset_can_be_borrowed_without_the_arguments_of_its_environment(zoo: dict[str, Any]) -> None:
+    assert from_flags("--env Own-v1").run.env_kwargs == {"continuous": True}
+    config = from_flags("--env module:make --preset Own-v1")
+    assert (config.run.preset, config.learner.gamma, config.run.env_kwargs) == ("Own-v1", 0.8, {})
+
+
+@pytest.mark.parametrize("name", ["Pendulum-1", "pendulum-v1", "Pendlum-v1"])
+def test_a_misspelt_preset_is_refused_with_a_suggestion(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--preset='{name}' is no preset of sac.*did you mean Pendulum-v1"):
+        from_flags(f"--env module:make --preset {name}")
+    with pytest.raises(UsageError, match=f"^preset='{name}'"):
+        from_python("module:make", preset=name)
+
+
+def test_the_record_of_a_run_repeats_it_whatever_the_presets_say_later(zoo: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    config = from_flags("--env Own-v0 --tau 0.5")
+    text = write_yaml(config, {"offbeat": "0"})
+    newer = "\n".join(line for line in text.splitlines() if not line.startswith("n_step"))  # before there was n_step
+    zoo["Own-v0"] = {"gamma": 0.1, "tau": 0.1, "critics": 5, "n_step": 7, "temperature": "learned"}
+    for content in (text, newer):
+        file.write_text(content)
+        assert from_flags(f"--config {file}") == config
+        zoo.clear()
+        assert from_flags(f"--config {file}") == config
+    assert from_flags(f"--config {file} --seed 4").run.preset == "Own-v0"
+    assert from_flags(f"--config {file} --preset none").run.preset is None
+    with pytest.raises(UsageError, match=r"--preset=Own-v1 would set nothing: .*config\.yaml is the record of a run"):
+        from_flags(f"--config {file} --preset Own-v1")
+
+
+def test_the_sentence_names_what_holds_of_the_preset(zoo: dict[str, Any]) -> None:
+    assert presets.sentence(from_flags("--env Own-v0 --total-steps 7")) == (
+        "preset: sac on Own-v0 (gamma 0.9, temperature fixed, temperature_value 0.3); flags override"
+    )
+    assert "(nothing of it is left)" in str(presets.sentence(from_python("Own-v1", gamma=0.1, env_kwargs={})))
+    assert presets.sentence(from_flags("--env X")) is None
+    assert presets.sentence(from_flags("--env Own-v0 --preset none")) is None
+
+
+def test_a_run_says_its_preset_and_resume_asks_for_none(
+    zoo: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo["Pendulum-v1"] = {"gamma": 0.5, "n_step": 2}
+    run = offbeat.train("sac", "Pendulum-v1", out=tmp_path, name="run", **SMALL)
+    said = "preset: sac on Pendulum-v1 (gamma 0.5, n_step 2); flags override"
+    assert said in capsys.readouterr().out.splitlines()
+    assert said in (run.path / "log.txt").read_text()
+    record = parse_yaml((run.path / "config.yaml").read_text())
+    assert (record["preset"], record["gamma"], record["n_step"]) == ("Pendulum-v1", 0.5, 2)
+    zoo["Pendulum-v1"] = {"gamma": 0.1, "tau": 0.5}
+    offbeat.resume(run.path, total_steps=140)
+    assert "preset:" not in capsys.readouterr().out
+    assert parse_yaml((run.path / "config.yaml").read_text()) == {**record, "total_steps": 140}
+
+
+def test_too_few_steps_for_the_warmup_of_a_preset_are_refused_with_the_preset_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"total_steps=500 with warmup_steps=10000 .*preset: sac on Hopper-v5"):
+        offbeat.train("sac", "Hopper-v5", total_steps=500, out=tmp_path)
+
+
+def test_help_shows_the_values_of_the_preset_and_where_it_comes_in(
+    zoo: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: Own-v0\n")
+    for line, gamma in {"": "0.99", "--env Own-v0": "0.9", f"--config {file}": "0.9", "--preset Own-v1": "0.8"}.items():
+        assert main(["train", "sac", *line.split(), "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "the file over the environment's preset" in text
+        assert f"Discount per step. Must be at least 0, at most 1. (default: {gamma})" in text
+
+
+def test_a_config_that_was_flattened_keeps_the_name(zoo: dict[str, Any]) -> None:
+    config = from_flags("--env Own-v0")
+    assert build("sac", flatten(config)) == config
+
+
+def test_the_page_of_presets_is_current() -> None:
+    command = [sys.executable, "-m", "offbeat.presets", "--markdown"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (DOCS / "presets.md").read_text() == made, "run python -m offbeat.presets --markdown > docs/presets.md"
+    assert subprocess.run(command[:-1], capture_output=True, check=False).returncode == 1
