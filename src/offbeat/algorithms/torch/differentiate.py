@@ -277,14 +277,11 @@ class ExplicitPass:
         member, order = which.sort()
         counts = which.bincount(minlength=len(into)).tolist()
         place = order + member * len(which)
-        spaces = self._space("chosen", len(which))
+        spaces, kept = self._space("chosen", len(which)), self._space("chosen values", len(which))
         g = gradient.index_select(0, order).unsqueeze(1)
         for layer in range(len(self._weights) - 1, 0, -1):
-            if g.shape[1] == 1:
-                g = torch.mul(g, self._transposed[layer].squeeze(1).index_select(0, member), out=spaces[layer - 1])
-            else:
-                g = _product_by_member(g, self._transposed[layer], counts, spaces[layer - 1])
-            self._deactivate(g, values[layer].flatten(0, 1).index_select(0, place))
+            g = _product_by_member(g, self._transposed[layer], counts, spaces[layer - 1])
+            self._deactivate(g, torch.index_select(values[layer].flatten(0, 1), 0, place, out=kept[layer - 1]))
         result = _product_by_member(g, into, counts, _empty(g, len(g), into.shape[2]))
         return torch.empty_like(result).index_copy_(0, order, result)
 
@@ -301,7 +298,7 @@ class ExplicitPass:
     def _space(self, purpose: str, rows: int) -> list[Tensor]:
         """Outputs of all layers for so many rows; shapes (rows, out), or (E, rows, out) when all members have some."""
         if (purpose, rows) not in self._spaces:
-            lead = () if self._members is None or purpose == "chosen" else (self._members,)
+            lead = () if self._members is None or purpose.startswith("chosen") else (self._members,)
             self._spaces[purpose, rows] = [_empty(weight, *lead, rows, weight.shape[-1]) for weight in self._weights]
         return self._spaces[purpose, rows]
 
@@ -332,7 +329,7 @@ def _product_by_member(left: Tensor, right: Tensor, counts: list[int], out: Tens
     """left (B, in) @ right[e] (in, out) into out (B, out); the first counts[0] rows go with member 0, and so on."""
     for rows, matrix, space in zip(left.split(counts), right, out.split(counts), strict=True):
         if len(rows):
-            torch.mm(rows, matrix, out=space)
+            _product(rows, matrix, space)
     return out
 
 
