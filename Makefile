@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint slow bench clean
+.PHONY: help demo test lint slow bench results clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ PEERS := sbx skrl cpprb
 export SDL_VIDEODRIVER ?= dummy
 
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## Train SAC on Pendulum-v1 until it swings up (one to three minutes), with a curve and a film
 	$(BIN)/python examples/demo.py
@@ -33,6 +33,9 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory
 	$(BIN)/python benchmarks/learner.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/end_to_end.py
+
+results: $(VENV)/.dev ## Train every task of docs/results.md, five seeds each (hours; goes on where it was)
+	$(BIN)/python benchmarks/published.py
 
 clean: ## Remove .venv, .bench, caches and build products; runs/ stays
 	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,31 @@ def rows(count: int, observation: int, action: int) -> Rows:
     )
 
 
-def environment(observation: int, action: int) -> Any:
+def chosen(data: Rows) -> Rows:
+    """The same rows with one of as many Discrete actions as there were dimensions: (R, 1)."""
+    return replace(data, action=data.action.argmax(1, keepdims=True).astype(np.float32))
+
+
+def shaped_rows(count: int, shape: dict[str, Any]) -> Rows:
+    """Rows for a learner's shape."""
+    data = rows(count, shape["observation"], shape["action"])
+    return chosen(data) if shape["algorithm"] == "dqn" else data
+
+
+def shaped_environment(shape: dict[str, Any]) -> Any:
+    """Spaces for a learner's shape."""
+    return environment(shape["observation"], shape["action"], discrete=shape["algorithm"] == "dqn")
+
+
+def environment(observation: int, action: int, discrete: bool = False) -> Any:
     """A Gymnasium environment that has spaces and is never stepped, for peers that take their sizes from one."""
     import gymnasium
 
     class Spaces(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observation,), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (action,), np.float32)
+        action_space = (
+            gymnasium.spaces.Discrete(action) if discrete else gymnasium.spaces.Box(-1.0, 1.0, (action,), np.float32)
+        )
 
     return Spaces()
 

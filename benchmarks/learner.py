@@ -1,4 +1,4 @@
-"""SAC updates per second, sampling included, against the peers: python benchmarks/learner.py"""
+"""Updates per second, sampling included, against the peers: python benchmarks/learner.py"""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ ENTRIES = (
     Entry("plain script", "learners.plain"),
     Entry(FLOOR, "learners.products"),
 )
+SMALL: dict[str, Any] = {"observation": 17, "action": 6, "hidden": [256, 256], "batch": 256}
 SHAPES: dict[str, dict[str, Any]] = {
-    "small": {"observation": 17, "action": 6, "hidden": [256, 256], "batch": 256},
-    "large": {"observation": 48, "action": 12, "hidden": [512, 256, 128], "batch": 8192},
+    "small": {"algorithm": "sac", **SMALL},
+    "large": {"algorithm": "sac", "observation": 48, "action": 12, "hidden": [512, 256, 128], "batch": 8192},
+    "td3": {"algorithm": "td3", **SMALL},
+    "dqn": {"algorithm": "dqn", **SMALL},
 }
-THREADS = {"small": [1, 2], "large": [2]}
+THREADS = {"small": [1, 2], "large": [2], "td3": [1, 2], "dqn": [1, 2]}
+FOR_SAC_ONLY = {"stable-baselines3 fused", "skrl", "plain script", FLOOR}
 
 
 def title(shape: str, threads: int) -> str:
     sizes = SHAPES[shape]
     hidden = "-".join(str(size) for size in sizes["hidden"])
-    return f"{hidden}, batch {sizes['batch']}, {threads} thread{'s' * (threads > 1)}"
+    return f"{sizes['algorithm'].upper()}, {hidden}, batch {sizes['batch']}, {threads} thread{'s' * (threads > 1)}"
 
 
 def run_case(shape: str, threads: int, entries: list[Entry], options: argparse.Namespace) -> list[Score]:
     def measure(worker: Worker) -> float:
         return UPDATES_PER_CALL * worker.rate(options.seconds, "learn", UPDATES_PER_CALL)
 
+    if SHAPES[shape]["algorithm"] != "sac":
+        entries = [entry for entry in entries if entry.name not in FOR_SAC_ONLY]
     with workers(entries, threads, shape=SHAPES[shape], capacity=options.capacity) as contestants:
         for worker in contestants:
             worker.call("learn", UPDATES_PER_CALL)  # compiles, and fills caches and allocators
@@ -74,12 +80,13 @@ def main() -> None:
     parts = [f"{machine.sentence(where)}. Rounds: {options.rounds} of {options.seconds:g} s, interleaved; medians."]
     for shape, threads, scores in cases:
         sizes = SHAPES[shape]
-        parts.append(f"**Observation {sizes['observation']}, action {sizes['action']}, {title(shape, threads)}**")
+        actions = f"{sizes['action']} Discrete actions" if shape == "dqn" else f"action {sizes['action']}"
+        parts.append(f"**{title(shape, threads)}**: observation {sizes['observation']}, {actions}")
         parts.append(report.score_table(scores, "updates/s", FLOOR))
     parts += [report.versions([score for _, _, scores in cases for score in scores]), *skipped]
     if out is not None:
-        panels = [(title(shape, threads), scores) for shape, threads, scores in cases]
-        report.chart(panels, "SAC updates per second", FLOOR, out / "learner.png")
+        panels = [(title(shape, threads), scores) for shape, threads, scores in cases if shape in ("small", "large")]
+        report.chart(panels or [(title(shape, threads), scores)], "updates per second", FLOOR, out / "learner.png")
     report.publish("learner", record, "\n\n".join(parts), out)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import offbeat
-from data import environment, offbeat_columns, rows
+from data import offbeat_columns, shaped_environment, shaped_rows
 from offbeat.types import Chunk
 
 
@@ -15,16 +15,20 @@ class Contestant:
     def __init__(self, threads: int, capacity: int, shape: dict[str, Any]) -> None:
         torch.set_num_threads(threads)
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
-        self.setting = "as `offbeat train sac` by default"
-        observation, action = shape["observation"], shape["action"]
+        self.setting = f"as `offbeat train {shape['algorithm']}` by default"
+        settings: dict[str, Any] = {}
+        if shape["algorithm"] == "dqn":
+            settings = {"double_q": False}  # the peers have none
+            self.setting += ", without double Q"
         self._agent = offbeat.Agent(
-            "sac",
-            environment(observation, action),
+            shape["algorithm"],
+            shaped_environment(shape),
             capacity=capacity,
             hidden=tuple(shape["hidden"]),
             batch_size=shape["batch"],
+            **settings,
         )
-        self._agent.add(Chunk(offbeat_columns(rows(capacity, observation, action))))
+        self._agent.add(Chunk(offbeat_columns(shaped_rows(capacity, shape))))
 
     def learn(self, updates: int) -> None:
         self._agent.learn(updates)

@@ -15,4 +15,4 @@ class Contestant(stable_baselines3.Contestant):
 
     def __init__(self, threads: int, capacity: int, shape: dict[str, Any]) -> None:
         self.versions = {"sbx": sbx.__version__, "jax": jax.__version__}
-        self._make(sbx.SAC, capacity, shape)
+        self._make(getattr(sbx, shape["algorithm"].upper()), capacity, shape)

@@ -9,7 +9,7 @@ import stable_baselines3
 import torch
 from stable_baselines3.common.logger import Logger
 
-from data import environment, rows
+from data import shaped_environment, shaped_rows
 
 
 class Contestant:
@@ -19,20 +19,20 @@ class Contestant:
     def __init__(self, threads: int, capacity: int, shape: dict[str, Any]) -> None:
         torch.set_num_threads(threads)
         self.versions = {"stable-baselines3": stable_baselines3.__version__, "torch": torch.__version__}
-        self._make(stable_baselines3.SAC, capacity, shape)
+        self._make(getattr(stable_baselines3, shape["algorithm"].upper()), capacity, shape)
 
     def _make(self, algorithm: type, capacity: int, shape: dict[str, Any]) -> None:
         self._batch = shape["batch"]
         self._model = algorithm(
             "MlpPolicy",
-            environment(shape["observation"], shape["action"]),
+            shaped_environment(shape),
             buffer_size=capacity,
             batch_size=self._batch,
             policy_kwargs={"net_arch": list(shape["hidden"]), **self.policy_settings},
             device="cpu",
         )
         self._model.set_logger(Logger(None, []))
-        data = rows(capacity, shape["observation"], shape["action"])
+        data = shaped_rows(capacity, shape)
         no_info: list[dict[str, Any]] = [{}]
         for index in range(capacity):
             one = np.s_[index : index + 1]

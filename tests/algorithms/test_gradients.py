@@ -100,6 +100,21 @@ def test_an_update_in_blocks_equals_an_update_at_once(monkeypatch: pytest.Monkey
     assert results[0][2] == pytest.approx(results[1][2], rel=1e-9)
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_the_first_member_alone_is_the_first_of_all(explicit: bool) -> None:
+    critics = Critics(vector_spec(), 3, (8, 8), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
+    network = Network(critics.double(), explicit=explicit)
+    parts, g = (_normal(4, 5), _normal(4, 0), _normal(4, 2)), _normal(4, seed=1)
+    with torch.no_grad():
+        q, tape = network.first_member.forward(*parts)
+        found = network.first_member.backward_to(2, tape, g)
+    whole = torch.zeros(3, 4, dtype=torch.float64)
+    whole[0] = g
+    out, tape = network.forward(*parts)
+    torch.testing.assert_close(q, out[0], **EXACT)
+    torch.testing.assert_close(found, network.backward_to(2, tape, whole), **EXACT)
+
+
 def test_gradient_at_an_input_leaves_the_parameters_gradient_alone() -> None:
     critics = Critics(vector_spec(), 2, (8,), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
     network = Network(critics.double())

@@ -12,10 +12,10 @@ import offbeat
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 
-def _final_return(env: str, tmp_path: Path, **settings: Any) -> float:
+def _final_return(env: str, tmp_path: Path, algorithm: str = "sac", **settings: Any) -> float:
     """Mean return of the final policy over 20 evaluation episodes."""
     quiet = {"out": str(tmp_path), "quiet": True, "threads": 1, "eval_every": 0, "eval_episodes": 20}
-    run = offbeat.train("sac", env, **quiet, **settings)
+    run = offbeat.train(algorithm, env, **quiet, **settings)
     assert run.evaluation is not None
     return run.evaluation.mean_return
 
@@ -31,6 +31,31 @@ def test_inverted_pendulum_stays_up_for_a_thousand_steps(tmp_path: Path) -> None
     assert _final_return("InvertedPendulum-v5", tmp_path, total_steps=20_000) == 1_000
 
 
+# Random policies: CartPole about 22, Acrobot about -500, Reacher about -43, HalfCheetah about -280.
+@pytest.mark.parametrize(
+    ("algorithm", "env", "steps", "least"),
+    [
+        ("dqn", "CartPole-v1", 50_000, 475),
+        ("dqn", "Acrobot-v1", 100_000, -100),
+        ("sac", "CartPole-v1", 50_000, 475),
+        ("td3", "Pendulum-v1", 20_000, -200),
+        ("ddpg", "Pendulum-v1", 20_000, -200),
+        ("td3", "InvertedPendulum-v5", 50_000, 1_000),
+        ("sac", "Reacher-v5", 30_000, -5),
+        ("sac", "HalfCheetah-v5", 30_000, 1_000),
+        ("td3", "HalfCheetah-v5", 50_000, 1_000),
+    ],
+)
+def test_the_preset_learns(algorithm: str, env: str, steps: int, least: float, tmp_path: Path) -> None:
+    assert _final_return(env, tmp_path, algorithm, total_steps=steps) >= least
+
+
 def test_a_critic_that_learns_nothing_does_not_swing_up(tmp_path: Path) -> None:
     """The learning tests can fail: with the critics' rate at zero the same run stays near a random policy's return."""
     assert _final_return("Pendulum-v1", tmp_path, total_steps=5_000, critic_learning_rate=0.0) < -700
+    broken = {"total_steps": 20_000, "critic_learning_rate": 0.0}
+    assert _final_return("Pendulum-v1", tmp_path, "td3", **broken) < -700
+
+
+def test_a_network_that_learns_nothing_does_not_balance(tmp_path: Path) -> None:
+    assert _final_return("CartPole-v1", tmp_path, "dqn", total_steps=20_000, learning_rate=0.0) < 200

@@ -120,7 +120,8 @@ class FirstMember:
             out, tape = self._explicit.forward(*parts)
             return out.squeeze(1), tape
         values, (inputs, whole) = self._network.forward(*parts)
-        return values[0], (inputs, whole[0])
+        with torch.enable_grad():
+            return values[0], (inputs, whole[0])
 
     def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
         """The gradient at one of the inputs, from that at the values (B,)."""
@@ -154,7 +155,8 @@ class AutogradPass:
 
     def first(self, tape: Tape, count: int) -> Tape:
         inputs, out = tape
-        return inputs, out[..., :count, :]
+        with torch.enable_grad():
+            return inputs, out[..., :count, :]
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         _, out = tape

@@ -1,0 +1,169 @@
+"""What is learned, against published figures: python benchmarks/published.py (hours; `make results`)
+
+Every task is trained with its preset, five seeds, as many at a time as there are cores, one thread each. A run that is
+there already is not made again, so an interrupted call goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+from contest import HERE
+
+DOCUMENT = HERE.parent / "docs" / "results.md"
+EPISODES = 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """`least`: what the mean over seeds should reach. published: others' figures, and whose they are."""
+
+    algorithm: str
+    environment: str
+    steps: int
+    least: float
+    published: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}-{self.environment}"
+
+
+TASKS = (
+    Task("dqn", "CartPole-v1", 50_000, 475, "500 (RL Zoo, one run)"),
+    Task("dqn", "Acrobot-v1", 100_000, -100, "-76.6 (RL Zoo, one run)"),
+    Task("sac", "Pendulum-v1", 10_000, -200, "-157 ± 89 at 20,000 (RL Zoo, one run)"),
+    Task("td3", "Pendulum-v1", 20_000, -200, "-152 ± 90 (RL Zoo, one run)"),
+    Task("ddpg", "Pendulum-v1", 20_000, -200, "-152 ± 94 (RL Zoo, one run)"),
+    Task("sac", "InvertedPendulum-v5", 20_000, 1_000, "1000 ± 0 at 10,000 (Tianshou)"),
+    Task("td3", "InvertedPendulum-v5", 50_000, 1_000, "1000 ± 0 (its authors)"),
+    Task("sac", "Reacher-v5", 30_000, -5, "-4.0 ± 0.2 at 20,000 (Tianshou)"),
+    Task("sac", "HalfCheetah-v5", 100_000, 5_500, "6515 ± 514, least 5629 (Tianshou)"),
+    Task("td3", "HalfCheetah-v5", 100_000, 4_500, "5514 ± 554, least 4542 (its authors)"),
+)
+
+
+def train(task: Task, seed: int, work: Path) -> dict[str, Any]:
+    """One run, made if it is not there: its final evaluation, its curve and its time."""
+    name = f"{task.name}-{task.steps}-{seed}"
+    path = work / name
+    if not finished(path):
+        command = [sys.executable, "-m", "offbeat", "train", task.algorithm, "--env", task.environment]
+        flags = {"total-steps": task.steps, "seed": seed, "threads": 1, "out": work, "eval-episodes": EPISODES}
+        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name}
+        for flag, value in flags.items():
+            command += [f"--{flag}", str(value)]
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        if path.exists():
+            command = [sys.executable, "-m", "offbeat", "resume", str(path)]
+        subprocess.run([*command, "--quiet"], check=True, env=os.environ | limits, stdout=subprocess.DEVNULL)
+    summary = json.loads((path / "summary.json").read_text())
+    lines = [json.loads(line) for line in (path / "evaluations.jsonl").read_text().splitlines()]
+    return {
+        "seed": seed,
+        "mean_return": summary["evaluation"]["mean_return"],
+        "std_return": summary["evaluation"]["std_return"],
+        "wall_seconds": summary["wall_seconds"],
+        "curve": [[line["step"], statistics.mean(line["returns"])] for line in lines],
+    }
+
+
+def finished(path: Path) -> bool:
+    summary = path / "summary.json"
+    return summary.exists() and json.loads(summary.read_text())["status"] == "finished"
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    lines = []
+    for task in TASKS:
+        runs = results.get(task.name, [])
+        if not runs:
+            continue
+        means = [run["mean_return"] for run in runs]
+        spread = f" ± {statistics.stdev(means):,.1f}" if len(means) > 1 else ""
+        lines.append(
+            [
+                f"{task.algorithm.upper()}, {task.environment}",
+                f"{task.steps:,}",
+                f"{statistics.mean(means):,.1f}{spread}",
+                ", ".join(f"{mean:,.1f}" for mean in means),
+                f"{task.least:,.0f}",
+                task.published,
+                f"{statistics.mean(run['wall_seconds'] for run in runs) / 60:.1f}",
+            ]
+        )
+    header = ["", "steps", "mean over seeds", "by seed", "aim", "published", "minutes each"]
+    return report.table(header, lines)
+
+
+def curves(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """A panel per task: the mean over seeds, and each seed thinly."""
+    from matplotlib.figure import Figure
+
+    shown = [task for task in TASKS if results.get(task.name)]
+    columns = min(5, len(shown))
+    figure = Figure(figsize=(3.2 * columns, 2.6 * -(-len(shown) // columns)), layout="constrained")
+    for index, task in enumerate(shown):
+        axes = figure.add_subplot(-(-len(shown) // columns), columns, index + 1)
+        runs = results[task.name]
+        for run in runs:
+            axes.plot(*zip(*run["curve"], strict=True), color="#8d99ae", linewidth=0.8)
+        steps = [step for step, _ in runs[0]["curve"]]
+        means = [
+            statistics.mean(values) for values in zip(*([y for _, y in run["curve"]] for run in runs), strict=True)
+        ]
+        axes.plot(steps, means, color="#d1495b", linewidth=1.8)
+        axes.axhline(task.least, color="#444444", linestyle=":", linewidth=0.8)
+        axes.set_title(f"{task.algorithm.upper()}, {task.environment}", fontsize=9)
+        axes.tick_params(labelsize=7)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=report.names, help="these tasks, such as dqn-CartPole-v1, separated by commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="where the runs themselves go")
+    parser.add_argument("--out", type=Path, default=report.RESULTS)
+    options = parser.parse_args()
+    known = {task.name: task for task in TASKS}
+    if wrong := [name for name in options.only or () if name not in known]:
+        raise SystemExit(f"--only {wrong[0]}: there is no such task; there are {', '.join(known)}")
+    tasks = [known[name] for name in options.only] if options.only else list(TASKS)
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / "published.json"
+    record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"tasks": {}, "machine": {}}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = {
+            task.name: [pool.submit(train, task, seed, options.work) for seed in range(options.seeds)] for task in tasks
+        }
+        for name, futures in waiting.items():
+            record["tasks"][name] = [future.result() for future in futures]
+            record["machine"][name] = machine.describe()
+            print(f"{name}: {[round(run['mean_return'], 1) for run in record['tasks'][name]]}", flush=True)
+            record["settings"] = {task.name: asdict(task) for task in TASKS}
+            file.write_text(json.dumps(record, indent=1) + "\n")
+    markdown = (
+        f"{machine.sentence(machine.describe())}. Final policy, deterministic, {EPISODES} episodes per seed; "
+        f"presets as they come, one thread each.\n\n{table(record['tasks'])}"
+    )
+    (options.out / "published.md").write_text(markdown + "\n")
+    curves(record["tasks"], options.out / "published.png")
+    if options.out == report.RESULTS:
+        DOCUMENT.write_text(report.include(DOCUMENT.read_text(), "published", markdown))
+    print(markdown)
+
+
+if __name__ == "__main__":
+    main()

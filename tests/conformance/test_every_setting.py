@@ -1,0 +1,205 @@
+"""Every setting of every algorithm changes what is learned or how it acts; a new one without a change here fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offbeat
+from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.torch.differentiate import Network
+from offbeat.settings import Setting, settings_of
+from offbeat.types import Chunk, EnvSpec
+from specs import choice_spec, vector_spec
+
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "total_updates": 20, "warmup_steps": 1}
+UPDATES = 6
+
+
+def own_actor(spec: EnvSpec) -> nn.Module:
+    outputs = spec.action_size if ACTS_PLAINLY else 2 * spec.action_size
+    return nn.Sequential(nn.Linear(spec.observation_size, outputs), *([nn.Tanh()] if ACTS_PLAINLY else []))
+
+
+class OwnCritic(nn.Module):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.linear = nn.Linear(spec.observation_size + spec.action_size * (spec.choices is None), spec.choices or 1)
+
+    def forward(self, obs: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat((obs, *action), 1))
+
+
+ACTS_PLAINLY = False
+DRIFT = {"exploration": "ornstein_uhlenbeck"}
+# Another value for each setting, by its flat name; a pair adds what has to be set besides.
+CHANGED: dict[str, Any] = {
+    "gamma": 0.5,
+    "tau": (0.5, {"target_every": 2}),
+    "target_every": 3,
+    "batch_size": 16,
+    "n_step": 3,
+    "hidden": (8,),
+    "activation": "tanh",
+    "layer_norm": True,
+    "max_grad_norm": 1e-3,
+    "gradients": "autograd",
+    "compile": "default",
+    "normalise_observations": True,
+    "observation_clip": (0.1, {"normalise_observations": True}),
+    "reward_scale": 3.0,
+    "normalise_rewards": True,
+    "critics": 3,
+    "critic_hidden": (8,),
+    "actor_learning_rate": 1e-2,
+    "critic_learning_rate": 1e-2,
+    "temperature_learning_rate": 1e-2,
+    "learning_rate": 1e-2,
+    "actor_schedule": "linear",
+    "critic_schedule": "linear",
+    "temperature_schedule": "linear",
+    "schedule": "cosine",
+    "actor_every": 3,
+    "actor": own_actor,
+    "critic": OwnCritic,
+    "temperature": "fixed",
+    "temperature_initial": 0.3,
+    "temperature_target_entropy": 5.0,
+    "temperature_value": 0.7,
+    "log_std_min": 1.5,
+    "log_std_max": -1.0,
+    "target_subset": 1,
+    "actor_value": {"sac": "mean", "redq": "min"},
+    "critic_layer_norm": True,
+    "critic_dropout": 0.3,
+    "target_noise": 0.9,
+    "target_noise_clip": (0.01, {"target_noise": 0.5}),
+    "exploration": "none",
+    "exploration_scale": 0.7,
+    "exploration_spread": 5.0,
+    "exploration_pull": (9.0, DRIFT),
+    "exploration_time_step": (0.5, DRIFT),
+    "exploration_initial": 0.2,
+    "exploration_final": 0.9,
+    "exploration_steps": 50,
+    "exploration_decay": "exponential",
+    "loss": "mse",
+    "double_q": False,
+    "dueling": True,
+}
+
+
+def _rows(spec: EnvSpec, count: int = 200) -> Chunk:
+    rng, index = np.random.default_rng(0), np.arange(count)
+    action = rng.uniform(-1, 1, (count, spec.action_size)) if spec.choices is None else spec.random_actions(rng, count)
+    columns = {
+        "obs": rng.standard_normal((count, spec.observation_size)),
+        "action": action,
+        "reward": 3.0 * rng.standard_normal(count),
+        "next_obs": rng.standard_normal((count, spec.observation_size)),
+        "terminated": index % 9 == 8,
+        "truncated": np.zeros(count, bool),
+        "version": np.zeros(count, np.int32),
+        "env": np.zeros(count, np.uint16),
+        "episode": index // 9,
+        "step": index % 9,
+    }
+    floats = {name: column.astype(np.float32) for name, column in columns.items() if column.dtype == np.float64}
+    return Chunk({**columns, **floats})
+
+
+def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list[Any]:
+    """All that can be seen of an agent that has learned a little: its state, its metrics, its actions."""
+    global ACTS_PLAINLY
+    ACTS_PLAINLY = algorithm in ("td3", "ddpg")
+    compiled.clear()
+    spec = choice_spec(5, 3) if algorithm == "dqn" else vector_spec(5, 2)
+    agent = offbeat.Agent(algorithm, spec, **{**SMALL, **settings})
+    agent.add(_rows(spec))
+    agent.learn(UPDATES)
+    policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
+    policy.load(agent.publication().weights)
+    carry, actions = policy.initial_carry(31), []
+    for step in (0, 5_000, 5_001, 5_002):
+        action, carry, _ = policy.act(obs.astype(np.float32), carry, rng, step)
+        actions.append(action.tolist())
+    networks = [value for value in vars(agent.learner.state).values() if isinstance(value, Network)]
+    state = {name: array.tolist() for name, array in sorted(agent.learner.arrays().items())}
+    return [state, agent.learner.drain(), actions, [each.explicit for each in networks], list(compiled)]
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modes that torch.compile was asked for; nothing is compiled."""
+    modes: list[str] = []
+
+    def compile(module: Any, mode: str) -> Any:
+        modes.append(mode)
+        return module
+
+    monkeypatch.setattr(torch, "compile", compile)
+    return modes
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(algorithm, each, id=f"{algorithm}-{each.name}")
+        for algorithm, config in ALGORITHMS.items()
+        for each in settings_of(config)
+    ]
+
+
+@pytest.mark.parametrize(("algorithm", "setting"), _cases())
+def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting: Setting, compiled: list[str]) -> None:
+    assert setting.name in CHANGED, f"{setting.name} has no behavioural test: add another value for it to CHANGED"
+    value, besides = CHANGED[setting.name], {setting.union: setting.of[0]} if setting.union else {}
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
+        value, besides = value[0], {**besides, **value[1]}
+    if isinstance(value, dict):
+        value = value[algorithm]
+    torch.set_num_threads(1)
+    default = _seen(algorithm, besides, compiled)
+    assert default == _seen(algorithm, besides, compiled), "what is compared must repeat"
+    assert _seen(algorithm, {**besides, setting.name: value}, compiled) != default
+
+
+def test_no_change_is_for_a_setting_that_is_gone() -> None:
+    names = {each.name for config in ALGORITHMS.values() for each in settings_of(config)}
+    assert set(CHANGED) == names
+
+
+def test_discrete_sac_heeds_what_box_actions_heed() -> None:
+    """The settings that SAC's file for Discrete actions reads by itself."""
+    for settings in ({"actor_every": 3}, {"target_every": 3}, {"target_subset": 1}, {"actor_value": "mean"}):
+        states = []
+        for changes in ({}, settings):
+            agent = offbeat.Agent("sac", choice_spec(5, 3), **SMALL, **changes)
+            agent.add(_rows(agent.spec))
+            agent.learn(UPDATES)
+            states.append({name: array.tolist() for name, array in agent.learner.arrays().items()})
+        assert states[0] != states[1], settings
+
+
+def test_cartpole_trains_with_every_algorithm_that_takes_discrete_actions(tmp_path: Any) -> None:
+    for algorithm in ("dqn", "sac"):
+        run = offbeat.train(
+            algorithm,
+            "CartPole-v1",
+            preset=None,
+            total_steps=300,
+            warmup_steps=100,
+            hidden=(16,),
+            eval_episodes=2,
+            out=str(tmp_path),
+            quiet=True,
+        )
+        policy = run.policy()
+        env = gymnasium.make("CartPole-v1")
+        obs, _ = env.reset(seed=0)
+        assert env.action_space.contains(policy.act(obs))
+        assert env.action_space.contains(policy.act(obs, deterministic=False))
