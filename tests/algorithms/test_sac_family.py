@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,24 @@ def test_actions_that_an_algorithm_cannot_take_are_refused_with_one_that_can(
 def test_more_critics_in_the_target_than_there_are_is_refused() -> None:
     with pytest.raises(UsageError, match="target_subset=3 is more than critics=2"):
         SAC(target_subset=3)
+
+
+def test_dqn_has_nobody_to_show_a_privileged_state_to() -> None:
+    spec = dataclasses.replace(choice_spec(), state=choice_spec().layout, state_key="state", state_from="info")
+    with pytest.raises(UsageError, match="leave state_key out"):
+        _learner("dqn", DQN(), spec)
+
+
+@pytest.mark.parametrize("hidden", [(), (1,)])
+def test_networks_without_or_with_the_narrowest_hidden_layer_learn_alike_on_both_passes(
+    hidden: tuple[int, ...],
+) -> None:
+    for algorithm, kind, spec in (("sac", SAC, vector_spec(5, 2)), ("dqn", DQN, choice_spec(5, 3))):
+        flats = []
+        for gradients in ("auto", "autograd"):
+            config = kind(hidden=hidden, batch_size=32, gradients=gradients)
+            learner, rng = _learner(algorithm, config, spec), np.random.default_rng(0)
+            for _ in range(3):
+                learner.update(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
+            flats.append(learner.state.critic.flat)
+        torch.testing.assert_close(*flats, rtol=1e-9, atol=1e-12)

@@ -82,7 +82,7 @@ CHANGED: dict[str, Any] = {
     "exploration": "none",
     "exploration_scale": 0.7,
     "exploration_spread": 5.0,
-    "exploration_pull": (9.0, DRIFT),
+    "exploration_pull": (5.0, DRIFT),
     "exploration_time_step": (0.5, DRIFT),
     "exploration_initial": 0.2,
     "exploration_final": 0.9,

@@ -158,3 +158,21 @@ def test_damaged_and_foreign_files_give_one_typed_error_and_execute_nothing(tmp_
     assert not (tmp_path / "exploded").exists()
     with pytest.raises(CheckpointError, match="no policy"):
         load_policy(tmp_path / "nowhere")
+
+
+def test_exploring_goes_on_where_training_ended(tmp_path: Path) -> None:
+    """Epsilon is that of the last step, not that of the first."""
+    run = offbeat.train(
+        "dqn",
+        "CartPole-v1",
+        preset=None,
+        total_steps=120,
+        warmup_steps=100,
+        hidden=(8,),
+        exploration={"kind": "epsilon_greedy", "final": 0.0, "steps": 50},
+        eval_episodes=1,
+        out=str(tmp_path),
+        quiet=True,
+    )
+    policy, obs = offbeat.load_policy(run.path), np.zeros((200, 4), np.float32)
+    assert len(set(policy.act(obs, deterministic=False).tolist())) == 1

@@ -97,3 +97,11 @@ def test_epsilon_is_the_share_of_random_choices(step: int, share: float) -> None
     action = _actions(_policy(EPSILON, choice_spec(choices=5)), 20_000, step=step)[0]
     assert set(np.unique(action)) == {0.0, 1.0, 2.0, 3.0, 4.0}
     assert (action != 0).mean() == pytest.approx(share * 4 / 5, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "categorical"])
+def test_a_diverged_network_is_not_taken_for_a_choice(kind: str) -> None:
+    policy = make_policy({"kind": kind, "activation": "relu", "dueling": False}, spec=choice_spec())
+    policy.load({"actor/0/weight": np.full((5, 3), np.nan, np.float32), "actor/0/bias": np.zeros(3, np.float32)})
+    action, _, _ = policy.act(np.ones((2, 5), np.float32), policy.initial_carry(2), None)
+    assert np.isnan(action).all()

@@ -187,6 +187,11 @@ class OrnsteinUhlenbeck:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.pull * self.time_step > 1:
+            raise UsageError(
+                f"exploration_pull={self.pull} times exploration_time_step={self.time_step} is more than 1: the noise "
+                "would swing to and fro instead of being pulled back; use a smaller one"
+            )
 
 
 @dataclass(frozen=True)

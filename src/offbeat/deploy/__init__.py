@@ -61,10 +61,14 @@ class LoadedPolicy:
         self._rng = np.random.default_rng()
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None) -> Array:
-        """The action in the environment's units, for one observation as the environment gives it, or for a stack."""
+        """The action in the environment's units, for one observation as the environment gives it, or for a stack.
+
+        Not deterministic, it explores as training did in the end; noise that drifts is not remembered between calls.
+        """
         rows, stack = self.spec.layout.read(obs)
         carry = self._policy.initial_carry(len(rows))
-        action, _, _ = self._policy.act(rows, carry, None if deterministic else rng or self._rng)
+        chance, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
+        action, _, _ = self._policy.act(rows, carry, chance, step)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 

@@ -100,7 +100,7 @@ def greedy(description: Mapping[str, Any]) -> Head:
     first = 1 if description["dueling"] else 0
 
     def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
-        return np.argmax(backend.unwrap(out)[:, first:], 1, keepdims=True).astype(np.float32)
+        return _largest(backend.unwrap(out)[:, first:])
 
     return head
 
@@ -112,9 +112,15 @@ def categorical(description: Mapping[str, Any]) -> Head:
         logits = backend.unwrap(out)
         if rng is not None:
             logits = logits + rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
-        return np.argmax(logits, 1, keepdims=True).astype(np.float32)
+        return _largest(logits)
 
     return head
+
+
+def _largest(values: Array) -> Array:
+    """The index (N, 1) of each row's largest value; NaN where there is a NaN, so that a diverged network is noticed."""
+    index = np.argmax(values, 1, keepdims=True).astype(np.float32)
+    return np.where(np.isnan(values).any(1, keepdims=True), np.float32(np.nan), index)
 
 
 HEADS: dict[str, Callable[[Mapping[str, Any]], Head]] = {

@@ -85,7 +85,8 @@ class Agent:
     def act(self, obs: Any, deterministic: bool = False) -> Array:
         """Actions in the environment's own units for one observation, or for a stack of N.
 
-        The first `random_steps` observed steps act uniformly at random, unless deterministic.
+        The first `random_steps` observed steps act uniformly at random, unless deterministic. Row i of a stack is
+        environment i, whose exploration may remember: act for all environments at once where noise drifts.
         """
         rows, stack = self.spec.layout.read(obs)
         if not deterministic and self.steps < self.config.run.random_steps:
@@ -306,7 +307,18 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
 
 _OF_A_RUN = frozenset(
     (
-        *("env", "num_envs", "max_episode_steps", "reward_shaping", "out", "name", "logger", "quiet", "threads"),
+        *(
+            "env",
+            "num_envs",
+            "max_episode_steps",
+            "reward_shaping",
+            "out",
+            "name",
+            "logger",
+            "quiet",
+            "threads",
+            "preset",
+        ),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
     )
 )

@@ -208,7 +208,12 @@ def _build(environments: Environments, callbacks: Iterable[object] | None) -> _P
 
 def _check_apart(training: Vector, evaluation: Vector) -> None:
     mine, theirs = training.spec, evaluation.spec
-    if (mine.layout, mine.action_low, mine.action_high) != (theirs.layout, theirs.action_low, theirs.action_high):
+    if (mine.layout, mine.action_low, mine.action_high, mine.choices) != (
+        theirs.layout,
+        theirs.action_low,
+        theirs.action_high,
+        theirs.choices,
+    ):
         raise UsageError(
             f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
             "pass an eval_env with the same spaces"

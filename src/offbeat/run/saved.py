@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,9 @@ class SavedPolicy:
 
     def vector(self, episodes: int, **options: Any) -> Vector:
         """Environments for evaluation episodes; whoever asks for them closes them."""
+        on_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if options.get("render_mode") == "rgb_array" and sys.platform.startswith("linux") and not on_screen:
+            os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own choice needs a display
         vector = self._environments.evaluation(episodes, self._seed, **options)
         try:
             check_same(self._notes, self._config.algorithm, vector.spec)

@@ -229,7 +229,7 @@ class ExplicitPass:
             x = x.expand(self._members, *x.shape)
         values = [x]
         for layer, space in enumerate(self._space("forward", rows)):
-            if layer == last and self._stacked_scalar:
+            if layer == last and layer and self._stacked_scalar:
                 # A batched product with a vector is slow; multiplied and summed it is not.
                 scratch = torch.mul(x, self._transposed[layer], out=self._space("backward", rows)[layer - 1])
                 torch.sum(scratch, 2, keepdim=True, out=space)
@@ -248,7 +248,7 @@ class ExplicitPass:
             if _is_narrow(g):
                 narrow = torch.mm(left, g, out=_empty(g, left.shape[0], g.shape[1]))
                 weight_gradient.add_(narrow) if add else weight_gradient.copy_(narrow)
-            elif g.shape[-1] == 1 and not add:
+            elif g.shape[-1] == 1 and layer and not add:
                 scratch = torch.mul(values[layer], g, out=self._space("backward", g.shape[-2])[layer - 1])
                 torch.sum(scratch, -2, out=weight_gradient.squeeze(-1))
             elif add:

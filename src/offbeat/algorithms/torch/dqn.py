@@ -20,10 +20,11 @@ from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import MLP, OwnActor
 from offbeat.algorithms.torch.optimise import Adam, apply
+from offbeat.errors import UsageError
 from offbeat.references import name_of, resolve
 from offbeat.types import EnvSpec
 
-GROUPS = {"q": ""}
+GROUPS = {"critic": ""}
 """Parameter groups, and the prefix of their learning rate and schedule in the config."""
 
 
@@ -40,6 +41,10 @@ class State:
 def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
     """First weights from `rng`; a user's own module draws its from torch, seeded by it."""
     check_spaces("DQN", spec, discrete=True)
+    if spec.state_size:
+        raise UsageError(
+            "DQN acts with its critic, so nobody is left to show a privileged state to: leave state_key out, or use sac"
+        )
     assert spec.choices is not None
     sizes = (spec.observation_size, *config.hidden, spec.choices + config.dueling)
     with torch.random.fork_rng():
@@ -107,7 +112,7 @@ def update(
         state.critic.backward(tape, values_gradient(config, d_q), add=index > 0)
         losses.append(loss.sum())
         sums.append(taken.sum())
-    apply(state.critic.flat, state.critic.gradient, state.adam, rates["q"], config.max_grad_norm)
+    apply(state.critic.flat, state.critic.gradient, state.adam, rates["critic"], config.max_grad_norm)
     state.updates += 1
     if state.updates % config.target_every == 0:
         state.target.follow(state.critic, config.tau)
