@@ -156,7 +156,8 @@ def main() -> None:
             file.write_text(json.dumps(record, indent=1) + "\n")
     markdown = (
         f"{machine.sentence(machine.describe())}. Final policy, deterministic, {EPISODES} episodes per seed; "
-        f"presets as they come, one thread each.\n\n{table(record['tasks'])}"
+        f"presets as they come, one thread each.\n\n{table(record['tasks'])}\n\n"
+        "![Learning curves](../benchmarks/results/published.png)"
     )
     (options.out / "published.md").write_text(markdown + "\n")
     curves(record["tasks"], options.out / "published.png")
