@@ -22,7 +22,7 @@ from offbeat.settings import algorithm_named, assemble, load_yaml, make, read, s
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
-they look for milliseconds: with another process on one of two cores, updates were 20 x slower than with this."""
+they look for milliseconds, which makes updates many times slower where another process holds one of the cores."""
 DEBUG_HELP = "Show the traceback of an error."
 LAYERS_HELP = "Flags win over the file of --config, the file over the environment's preset, that over the defaults."
 CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
