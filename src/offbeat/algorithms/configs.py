@@ -109,8 +109,8 @@ class Run:
     )
     preset: str | None = setting(
         "auto",
-        "Settings known to work, below flags and files and above the defaults: auto is the environment's own preset, "
-        "if it has one; or the id of another environment; or none.",
+        "Settings from the literature, below flags and files and above the defaults: auto is the environment's own "
+        "preset, if it has one; or the id of another environment; or none.",
     )
     num_envs: int = setting(1, "Environments stepped side by side.", at_least=1)
     total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)

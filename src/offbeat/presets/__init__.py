@@ -1,4 +1,4 @@
-"""Presets: settings that are known to work, by algorithm and environment, below a config file and above the defaults.
+"""Presets: settings from the literature, by algorithm and environment, below a config file and above the defaults.
 
 One YAML file per algorithm maps the exact id of an environment to settings by their flat names. A config remembers the
 name of its preset; `resume` and a run's own config.yaml hold every setting and ask for none.
@@ -74,7 +74,7 @@ def markdown() -> str:
         "",
         "Made from the files in `src/offbeat/presets` by `python -m offbeat.presets --markdown`; do not edit by hand.",
         "",
-        "Settings that are known to work, for an algorithm on an environment. `offbeat train td3 --env HalfCheetah-v5`",
+        "Settings from the literature, for an algorithm on an environment. `offbeat train td3 --env HalfCheetah-v5`",
         'and `offbeat.train("td3", "HalfCheetah-v5")` take the one for that exact id by themselves, and the first',
         "lines of the run say which one it is and what it sets.",
         "",
@@ -86,7 +86,8 @@ def markdown() -> str:
         "  the presets say by then. `resume` asks for none, and an `offbeat.Agent` in a loop of your own has none.",
         "",
         "Where an environment has no preset, the defaults are a good start. The figures follow RL Baselines3 Zoo,",
-        "CleanRL and the papers of the algorithms; the budgets (`total_steps`) are the usual ones.",
+        "CleanRL and the papers of the algorithms; the budgets (`total_steps`) are the usual ones. Which of them",
+        "have been trained here, and what came of it, is in [results.md](results.md); the others are a start, not a promise.",
     ]
     files = sorted(each.name for each in resources.files(__name__).iterdir() if each.name.endswith(".yaml"))
     for algorithm in (name.removesuffix(".yaml") for name in files):
