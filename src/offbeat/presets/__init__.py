@@ -87,7 +87,8 @@ def markdown() -> str:
         "",
         "Where an environment has no preset, the defaults are a good start. The figures follow RL Baselines3 Zoo,",
         "CleanRL and the papers of the algorithms; the budgets (`total_steps`) are the usual ones. Which of them",
-        "have been trained here, and what came of it, is in [results.md](results.md); the others are a start, not a promise.",
+        "have been trained here, and what came of it, is in [results.md](results.md); the others are a start and not",
+        "a promise.",
     ]
     files = sorted(each.name for each in resources.files(__name__).iterdir() if each.name.endswith(".yaml"))
     for algorithm in (name.removesuffix(".yaml") for name in files):
