@@ -134,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=report.names, help="these tasks, such as dqn-CartPole-v1, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many runs at a time")
     parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="where the runs themselves go")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args()
@@ -144,7 +145,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "published.json"
     record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"tasks": {}, "machine": {}}
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         waiting = {
             task.name: [pool.submit(train, task, seed, options.work) for seed in range(options.seeds)] for task in tasks
         }
