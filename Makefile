@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint slow bench results clean
+.PHONY: help demo test lint slow soak bench results clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,9 @@ lint: $(VENV)/.dev ## Check style and types only
 
 slow: $(VENV)/.dev ## Run the learning tests, which take minutes each
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+soak: $(VENV)/.dev ## Kill, stop and starve collectors and parents in full counts (half an hour)
+	OFFBEAT_SOAK=1 $(BIN)/python -m pytest -m soak -n 0 --timeout 3600
 
 bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory against other libraries (15 minutes)
 	$(BIN)/python benchmarks/learner.py

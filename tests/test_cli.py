@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from needs import NEEDS
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
-from offbeat.cli import COMMANDS, main, read_train
+from offbeat.cli import main, read_train
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.flags import flag
 from offbeat.settings import build, text_of, train_settings, with_changes, write_yaml
@@ -116,7 +117,8 @@ def flags_for(key: str, value: Any) -> list[str]:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_setting_is_a_flag_that_is_told_from_its_default(algorithm: str) -> None:
     for each in train_settings(algorithm):
-        kind = flags_for(each.union, each.of[0]) if each.union else []
+        needs = {each.union: each.of[0]} if each.union else NEEDS.get(each.name, {})
+        kind = [part for key, value in needs.items() for part in flags_for(key, value)]
         base = read_train(algorithm, ["--env", "X", *kind])
         literals = [choice for member in (each.hint,) for choice in getattr(member, "__args__", ())]
         candidates = ["none", "3", "0.5", "1", "10000000", "m:f", "a=1", "Pendulum-v1", "CartPole-v1", True, False]
@@ -159,7 +161,8 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     assert parsed(f"--config {file} --temperature fixed").learner.temperature == Fixed(0.5)
     assert parsed(f"--config {file} --temperature learned").learner.temperature == Learned()
     assert parsed(f"--config {file} --temperature-value 0.1").learner.temperature == Fixed(0.1)
-    assert parsed(f"--config {file} --env-kwargs h=2").run.env_kwargs == {"h": 2}
+    assert parsed(f"--config {file} --env-kwargs h=2").run.env_kwargs == {"g": 1, "h": 2}
+    assert parsed(f"--config {file} --env-kwargs g=2").run.env_kwargs == {"g": 2}
     assert parsed(f"--config {file} --env-kwargs none").run.env_kwargs == {}
     with pytest.raises(UsageError, match="--temperature-initial needs --temperature learned"):
         parsed(f"--config {file} --temperature-initial 0.1")
@@ -317,56 +320,6 @@ def test_a_failure_is_one_paragraph_and_a_traceback_only_with_debug(
         error = capsys.readouterr().err
         assert "Traceback" in error
         assert error.splitlines()[-1].startswith("offbeat: error: ")
-
-
-def test_help_lists_the_commands_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for name in ("train ALGO", *COMMANDS):
-        assert name in text
-    assert main(["train", "--help"]) == 0
-    assert "sac" in capsys.readouterr().out
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == "offbeat 0.1.0\n"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_its_word_and_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"offbeat {name}" in text
-    assert COMMANDS[name].word in text
-    assert "--debug" in text
-
-
-def test_help_of_train_shows_ranges_kinds_and_the_defaults_of_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text("gamma: 0.875\nhidden: [17, 19]\n")
-    for line in (["train", "sac", "--help"], ["train", "sac", "--env", "--config", str(file), "-h"]):
-        assert main(line) == 0
-        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-        for each in train_settings("sac"):
-            assert f"{flag(each.name)} " in text.replace(",", " ")
-        assert "Must be at least 0, at most 1." in text
-        assert "Only with --temperature fixed." in text
-        assert ("(default: 0.875)" in text, "(default: 17 19)" in text) == (("-h" in line),) * 2
-
-
-def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([command, "--help"]) == 0
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
-
-
-def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "not an addition" in help_of("resume", capsys)
-
-
-def test_the_best_checkpoint_is_offered_where_no_replay_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    offered = "latest, best, or its name"
-    assert [offered in help_of(command, capsys) for command in ("eval", "play", "digest")] == [True] * 3
-    assert offered not in help_of("resume", capsys)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,29 @@ def test_a_preset_can_be_borrowed_without_the_arguments_of_its_environment(zoo: 
     assert (config.run.preset, config.learner.gamma, config.run.env_kwargs) == ("Own-v1", 0.8, {})
 
 
+def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: dict[str, Any], tmp_path: Path) -> None:
+    zoo["Own-v1"]["env_kwargs"] = {"continuous": True, "gravity": -10}
+    file = tmp_path / "a.yaml"
+    file.write_text("env: Own-v1\nenv_kwargs: {gravity: -8, wind: 5}\n")
+    for config, kwargs in (
+        (from_flags("--env Own-v1 --env-kwargs size=3"), {"continuous": True, "gravity": -10, "size": 3}),
+        (from_python("Own-v1", env_kwargs={"gravity": -1}), {"continuous": True, "gravity": -1}),
+        (from_flags(f"--config {file}"), {"continuous": True, "gravity": -8, "wind": 5}),
+        (from_flags(f"--config {file} --env-kwargs wind=6"), {"continuous": True, "gravity": -8, "wind": 6}),
+        (from_flags(f"--config {file} --env-kwargs none"), {}),
+        (from_python("Own-v1", env_kwargs={}), {}),
+    ):
+        assert config.run.env_kwargs == kwargs
+    told = [str(presets.sentence(from_flags(f"--env Own-v1 --env-kwargs {each}"))) for each in ("a=1", "gravity=-1")]
+    assert "env_kwargs continuous=true gravity=-10" in told[0]
+    assert "env_kwargs" not in told[1]
+
+
+def test_the_lander_that_sac_needs_stays_continuous() -> None:
+    config = from_flags("--env LunarLander-v3 --env-kwargs gravity=-5.0")
+    assert config.run.env_kwargs == {"continuous": True, "gravity": -5.0}
+
+
 @pytest.mark.parametrize("name", ["Pendulum-1", "pendulum-v1", "Pendlum-v1"])
 def test_a_misspelt_preset_is_refused_with_a_suggestion(name: str) -> None:
     with pytest.raises(UsageError, match=f"--preset='{name}' is no preset of sac.*did you mean Pendulum-v1"):

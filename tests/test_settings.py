@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from needs import NEEDS
 from offbeat import settings
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run, setting
 from offbeat.coercion import lost
 from offbeat.errors import UsageError
-from offbeat.settings import build, flatten, read_yaml, train_settings, with_changes, write_yaml
+from offbeat.settings import build, flat_values, flatten, read_yaml, train_settings, with_changes, write_yaml
 
 VERSIONS = {"offbeat": "0.1.0", "python": "3.11"}
 
@@ -40,7 +41,7 @@ def every_setting() -> list[Any]:
 
 def changed(algorithm: str, each: settings.Setting) -> Config:
     """A config in which this setting, and nothing but the kind that it needs, is not the default."""
-    kind = {each.union: each.of[0]} if each.union else {}
+    kind: dict[str, Any] = {each.union: each.of[0]} if each.union else NEEDS.get(each.name, {})
     literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
     numbers = [3, 0.5, 1, -1, 10**7]
     others = [True, False, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
@@ -209,6 +210,31 @@ def test_no_two_settings_share_a_flat_key(algorithm: str) -> None:
     assert not {"algorithm", "versions", "config", "debug"} & set(names)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_default_of_each_kind_is_what_choosing_the_kind_gives(algorithm: str) -> None:
+    for each in train_settings(algorithm):
+        for kind, default in each.defaults.items():
+            assert flat_values(build(algorithm, {each.union: kind}).learner)[each.name] == default
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_kinds_that_share_a_field_say_the_same_of_it(algorithm: str) -> None:
+    for union in train_settings(algorithm):
+        said: dict[str, Any] = {}
+        for kind in filter(None, union.kinds.values()):
+            for one in settings.settings_of(kind):
+                meaning = one.hint, one.help, one.limits
+                assert said.setdefault(one.name, meaning) == meaning
+
+
+def test_mappings_are_laid_over_each_other_key_by_key_and_an_empty_one_empties() -> None:
+    below = {"gamma": 0.9, "env_kwargs": {"g": 1, "h": {"a": 1, "b": 2}}}
+    above = {"env_kwargs": {"h": {"a": 3}, "k": None}}
+    assert settings.merge(below, above) == {"gamma": 0.9, "env_kwargs": {"g": 1, "h": {"a": 3}, "k": None}}
+    assert settings.merge(below, {"env_kwargs": {}, "gamma": 0.8}) == {"gamma": 0.8, "env_kwargs": {}}
+    assert below["env_kwargs"] == {"g": 1, "h": {"a": 1, "b": 2}}
+
+
 def test_a_nameable_callable_becomes_its_name() -> None:
     config = build("sac", {"reward_shaping": shape_reward})
     assert config.run.reward_shaping == f"{__name__}:shape_reward"
@@ -321,6 +347,7 @@ def test_a_new_algorithm_needs_no_change_here(monkeypatch: pytest.MonkeyPatch) -
     names = {each.name: each for each in train_settings("later")}
     assert names["noise_deviation"].of == ("white", "ornstein_uhlenbeck")
     assert names["noise_deviation"].default == 0.3
+    assert names["noise_deviation"].default_words == "0.3 for white, 0.1 for ornstein_uhlenbeck"
     assert build("later", {}) == Config("later", Run(), Later())  # type: ignore[arg-type]
     cases: list[tuple[dict[str, Any], Any]] = [
         ({"noise_deviation": 0.2}, White(0.2)),

@@ -18,7 +18,7 @@ from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run, setti
 from offbeat.coercion import suggestion
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
-from offbeat.settings import algorithm_named, assemble, load_yaml, make, read, settings_of, train_settings
+from offbeat.settings import algorithm_named, assemble, load_yaml, make, merge, read, settings_of, train_settings
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
@@ -76,6 +76,11 @@ class DigestOptions:
 
 
 @dataclass(frozen=True)
+class TraceOptions:
+    debug: bool = setting(False, DEBUG_HELP)
+
+
+@dataclass(frozen=True)
 class CheckEnvOptions:
     env_kwargs: Mapping[str, Any] = _as_in_run("env_kwargs")
     env_wrapper: Reference | None = _as_in_run("env_wrapper")
@@ -123,7 +128,7 @@ def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
     values, complete = _read_file(algorithm, value_after(argv, "--config"))
     given = {name: value for name in ("env", "preset") if (value := value_after(argv, flag(name))) is not None}
     asked = read(train_settings(algorithm), given, flag)
-    return values if complete else presets.pick(algorithm, values | asked, flag)[1] | values
+    return values if complete else merge(presets.pick(algorithm, values | asked, flag)[1], values)
 
 
 def _train_groups(algorithm: str) -> Groups:
@@ -209,6 +214,16 @@ def _digest(run: str, options: DigestOptions) -> int:
     return 0
 
 
+def _trace(run: str, options: TraceOptions) -> int:
+    path = _run_directory(run) / "trace.json"
+    if not path.is_file():
+        raise UsageError(f"RUN={run!r} has no trace.json, because it was not traced; train it with --trace")
+    from offbeat.observe import timetable
+
+    _say(f"{timetable.text(path)}\n\ntrace: {path} (ui.perfetto.dev or chrome://tracing opens it)")
+    return 0
+
+
 def _check_env(env: str, options: CheckEnvOptions) -> int:
     from offbeat.envs import check
 
@@ -250,6 +265,7 @@ COMMANDS = {
     "eval": Command("RUN", "Evaluates a run's policy, acting deterministically.", EvalOptions, _eval),
     "play": Command("RUN", "Plays a run's policy in a window, or to a video without a display.", PlayOptions, _play),
     "digest": Command("RUN", "Prints one SHA-256 over the content of a checkpoint.", DigestOptions, _digest),
+    "trace": Command("RUN", "Says where the time of a run went that was trained with --trace.", TraceOptions, _trace),
     "check-env": Command("ENV", "Says in words what is wrong with an environment.", CheckEnvOptions, _check_env),
 }
 

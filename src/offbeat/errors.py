@@ -21,6 +21,10 @@ class EnvironmentFault(OffbeatError):
     """An environment raised, or returned what its spaces do not allow."""
 
 
+class EnvironmentHung(OffbeatError):
+    """Raised inside an environment's own code, by a signal handler, when that has not returned for too long."""
+
+
 class CallbackFault(OffbeatError):
     """A callback of the user's raised."""
 

@@ -136,7 +136,7 @@ def _flags_type(groups: Groups, values: Mapping[str, Any], word: str | None) -> 
         ]
         members.append(("word", annotation, ()))
     for title, group in groups.items():
-        inner = [_field(setting, values.get(setting.name, setting.default)) for setting in group]
+        inner = [_field(setting, values) for setting in group]
         if title:
             nested = dataclasses.make_dataclass(title, inner)
             nested.__doc__ = ""
@@ -146,9 +146,11 @@ def _flags_type(groups: Groups, values: Mapping[str, Any], word: str | None) -> 
     return dataclasses.make_dataclass("Flags", members)
 
 
-def _field(setting: Setting, value: Any) -> tuple[str, Any, Any]:
+def _field(setting: Setting, values: Mapping[str, Any]) -> tuple[str, Any, Any]:
     import tyro
 
+    value = values.get(setting.name, setting.default)
+    default = text_of(value) if setting.name in values else setting.default_words
     only = f" Only with {flag(setting.union)} {' or '.join(setting.of)}." if setting.union else ""
     limits = f" Must be {setting.range}." if setting.limits else ""
     text = setting.help + limits + only
@@ -157,7 +159,7 @@ def _field(setting: Setting, value: Any) -> tuple[str, Any, Any]:
     if value == "":
         text += " Required."
     configuration = tyro.conf.arg(
-        metavar=_metavar(setting), help=text, help_behavior_hint=f"(default: {text_of(value)})" if value != "" else ""
+        metavar=_metavar(setting), help=text, help_behavior_hint=f"(default: {default})" if value != "" else ""
     )
     if _is_list(setting) or _is_mapping(setting):
         return setting.name, Annotated[tuple[str, ...], configuration], ()

@@ -43,8 +43,8 @@ from offbeat.errors import UsageError
 class Setting:
     """One flat key: its type, default, range and help.
 
-    kinds: for a union, each kind's dataclass (None for the kind `none`). union, of: for a field of a union's kinds, the
-    union's key and the kinds that have the field.
+    kinds: for a union, each kind's dataclass (None for the kind `none`). union, defaults: for a field of a union's
+    kinds, the union's key, and the default of each kind that has the field.
     """
 
     name: str
@@ -54,11 +54,23 @@ class Setting:
     limits: Mapping[str, float] = field(default_factory=dict)
     kinds: Mapping[str, type | None] = field(default_factory=dict)
     union: str | None = None
-    of: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        return tuple(self.defaults)
 
     @property
     def range(self) -> str:
         return range_words(self.limits)
+
+    @property
+    def default_words(self) -> str:
+        """The default as a flag would be given it, and that of each kind where theirs differ."""
+        texts = {kind: text_of(default) for kind, default in self.defaults.items()}
+        if len(set(texts.values())) > 1:
+            return ", ".join(f"{text} for {kind}" for kind, text in texts.items())
+        return text_of(self.default)
 
 
 @functools.cache
@@ -73,17 +85,21 @@ def _settings_of(owner: type) -> Iterator[Setting]:
         kinds = _kinds(hints[each.name])
         hint = Literal[tuple(kinds)] if kinds else hints[each.name]
         yield Setting(each.name, hint, defaults[each.name], each.metadata["help"], each.metadata["limits"], kinds=kinds)
-        inner: dict[str, Setting] = {}
-        for kind, member in kinds.items():
-            for one in settings_of(member) if member is not None else ():
-                if one.kinds:
-                    raise TypeError(f"{owner.__name__}.{each.name}: a union inside a union has no flat keys")
-                known = inner.get(one.name)
-                name = f"{each.name}_{one.name}"
-                default = defaults.get(name, one.default)
-                of = (*known.of, kind) if known else (kind,)
-                inner[one.name] = dataclasses.replace(known or one, name=name, default=default, union=each.name, of=of)
-        yield from inner.values()
+        yield from _fields_of_kinds(each.name, kinds, defaults)
+
+
+def _fields_of_kinds(union: str, kinds: Mapping[str, type | None], values: Mapping[str, Any]) -> Iterator[Setting]:
+    """The fields of a union's kinds as flat keys, one for all kinds that have it. values: the union's own default."""
+    found: dict[str, Setting] = {}
+    for kind, member in kinds.items():
+        for one in settings_of(member) if member is not None else ():
+            if one.kinds:
+                raise TypeError(f"{union}: a union inside a union has no flat keys")
+            name = f"{union}_{one.name}"
+            own = values[name] if kind == values[union] else one.default
+            known = found.get(name) or dataclasses.replace(one, name=name, default=values.get(name, own), union=union)
+            found[name] = dataclasses.replace(known, defaults={**known.defaults, kind: own})
+    yield from found.values()
 
 
 def _kinds(hint: Any) -> dict[str, type | None]:
@@ -206,7 +222,7 @@ def with_changes(config: Config, **changes: Any) -> Config:
 
 
 def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> Config:
-    """The Config of checked flat values; later layers win, the defaults lie below all."""
+    """The Config of checked flat values; later layers win as `merge` says, the defaults lie below all."""
     owner = algorithm_named(algorithm)
     run, learner = (make(each, *layers, spell=spell) for each in (Run, owner))
     return Config(algorithm, run, learner)
@@ -220,11 +236,20 @@ def make(owner: type, *layers: Mapping[str, Any], spell: Spell = str) -> Any:
         for each in settings:
             if each.union and layer.get(each.union, values[each.union]) != values[each.union]:
                 values.pop(each.name, None)
-        values |= {each.name: layer[each.name] for each in settings if each.name in layer}
+        values = merge(values, {each.name: layer[each.name] for each in settings if each.name in layer})
     arguments: dict[str, Any] = {each.name: values[each.name] for each in settings if not each.union}
     for union in (each for each in settings if each.kinds):
         arguments[union.name] = _member(union, values, settings, spell)
     return owner(**arguments)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two layers of flat values as one: the upper wins, of mappings (env_kwargs) key by key; an empty one empties."""
+    merged = {**below, **above}
+    for name, value in above.items():
+        if isinstance(value, Mapping) and value and isinstance(below.get(name), Mapping):
+            merged[name] = {**below[name], **value}
+    return merged
 
 
 def _member(union: Setting, values: Mapping[str, Any], settings: Sequence[Setting], spell: Spell) -> Any:
@@ -328,9 +353,10 @@ def markdown() -> str:
         "",
         "The same names everywhere: `total_steps=20000` in Python, `total_steps: 20000` in a YAML file,",
         "`--total-steps 20000` on the command line. A flag wins over the file, the file over the environment's",
-        "[preset](presets.md), the preset over the default; ranges are checked wherever a value comes from. `none`",
-        "means no value (an empty list where the setting is a list). A setting of one kind (`temperature_value`) goes",
-        "only with that kind; in YAML and Python a mapping says the same: `temperature: {kind: fixed, value: 0.2}`.",
+        "[preset](presets.md), the preset over the default, and of `env_kwargs` each key for itself; ranges are",
+        "checked wherever a value comes from. `none` means no value (an empty list where the setting is a list, no key",
+        "at all for `env_kwargs`). A setting of one kind (`temperature_value`) goes only with that kind; in YAML and",
+        "Python a mapping says the same: `temperature: {kind: fixed, value: 0.2}`.",
     ]
     for title, owner in {"run": Run, **ALGORITHMS}.items():
         lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]
@@ -341,7 +367,7 @@ def markdown() -> str:
 
 def _row(setting: Setting) -> tuple[str, ...]:
     only = f" Only with {setting.union} {' or '.join(setting.of)}." if setting.union else ""
-    default = f"`{text_of(setting.default)}`" if setting.default != "" else "required"
+    default = f"`{setting.default_words}`" if setting.default != "" else "required"
     return f"`{setting.name}`", type_words(setting.hint), default, setting.range, setting.help + only
 
 

@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.errors import UsageError
+from offbeat.errors import EnvironmentFault, UsageError
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
@@ -217,14 +217,24 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Contained:
+    """A fault that ended an environment's episode and not the run. env: its row in the vector."""
+
+    env: int
+    kind: Literal["raised", "hung", "not finite"]
+    error: EnvironmentFault
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of N environments.
 
     observation: to act on next (the first of a new episode where one ended). next: the true successor of what was acted
     on (the final observation where an episode ended). reward (N,) float64; terminated, truncated (N,) bool.
-    valid (N,) bool: False where the call only reset an environment and made no transition.
+    valid (N,) bool: False where the call made no transition: it only reset an environment, or its step faulted.
     episode, step (N,) int64: the episode that the row belongs to and its place in it, from 0.
     finished: the episodes that ended, one for each row where a flag is set: where it is empty, no flag is.
+    faults: what was contained since the step before; a reset that faulted leaves the row of its step valid.
     """
 
     observation: Observation
@@ -236,6 +246,7 @@ class Step:
     episode: Array
     step: Array
     finished: tuple[Episode, ...] = ()
+    faults: tuple[Contained, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -317,7 +328,7 @@ class Schema:
         return cls(tuple(fields) + extras)
 
 
-Packed = tuple[np.dtype[Any], bytes, int, Mapping[str, Array]]
+Packed = tuple[np.dtype[Any], bytes | memoryview, int, Mapping[str, Array]]
 """Packed rows: the schema's `row`, that many bytes for each, end to end, how many, and the columns beside them."""
 
 

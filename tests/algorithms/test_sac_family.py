@@ -145,6 +145,16 @@ def test_actions_that_an_algorithm_cannot_take_are_refused_with_one_that_can(
         _learner(algorithm, config, spec)
 
 
+@pytest.mark.parametrize("kind", [SAC, REDQ])
+@pytest.mark.parametrize(("name", "value"), [("log_std_min", -5.0), ("log_std_max", 1.0)])
+def test_discrete_actions_have_no_deviation_to_clamp(kind: type[SAC], name: str, value: float) -> None:
+    config = kind(**{name: value})
+    with pytest.raises(UsageError, match=f"{name}={value:g} .* Discrete ones: leave {name} out"):
+        _learner("sac", config, choice_spec())
+    _learner("sac", kind(), choice_spec())
+    _learner("sac", config, vector_spec())
+
+
 def test_more_critics_in_the_target_than_there_are_is_refused() -> None:
     with pytest.raises(UsageError, match="target_subset=3 is more than critics=2"):
         SAC(target_subset=3)

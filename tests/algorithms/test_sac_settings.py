@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from offbeat.algorithms.configs import SAC, Fixed, Learned
 from offbeat.algorithms.torch import sac
@@ -17,34 +15,9 @@ from offbeat.algorithms.torch.optimise import Adam, apply
 from offbeat.algorithms.torch.squashed import squash
 from offbeat.errors import SpaceError, UsageError
 from offbeat.learn.torch import Learner
-from offbeat.types import Chunk, EnvSpec, Layout, Leaf, Transitions
-from specs import random_transitions, vector_spec
-
-SPEC = vector_spec(5, 2)
-
-
-def make(spec: EnvSpec = SPEC, planned: int | None = None, precision: str = "float64", **settings: Any) -> Learner:
-    settings = {"hidden": (16, 16), "batch_size": 32, **settings}
-    rng = np.random.default_rng(1)
-    return Learner("sac", SAC(**settings), spec, rng=rng, planned_updates=planned, precision=precision)
-
-
-def batches(count: int, spec: EnvSpec = SPEC, size: int = 32) -> list[tuple[Transitions, np.ndarray]]:
-    rng = np.random.default_rng(7)
-    return [
-        (random_transitions(rng, spec, size, np.float64), rng.standard_normal((2, size, spec.action_size)))
-        for _ in range(count)
-    ]
-
-
-def updated(learner: Learner, count: int = 1, **changes: Any) -> Learner:
-    for batch, noise in batches(count, learner.spec):
-        learner.update(dataclasses.replace(batch, **changes) if changes else batch, noise)
-    return learner
-
-
-def same(left: Learner, right: Learner) -> bool:
-    return all(np.array_equal(array, right.arrays()[name]) for name, array in left.arrays().items())
+from offbeat.types import Chunk, Layout, Leaf
+from small_learners import SPEC, batches, make, same, updated
+from specs import vector_spec
 
 
 def test_update_is_repeatable() -> None:
@@ -271,69 +244,6 @@ def test_log_probability_is_exact_for_actions_near_the_bounds() -> None:
     assert float(log_prob) == pytest.approx(exact, rel=1e-12)
 
 
-class OwnActor(nn.Module):
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.body = nn.Linear(spec.observation_size, 8)
-        self.mean, self.log_std = nn.Linear(8, spec.action_size), nn.Linear(8, spec.action_size)
-
-    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = torch.tanh(self.body(obs))
-        return self.mean(hidden), self.log_std(hidden)
-
-
-class OwnCritic(nn.Module):
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.body = nn.Linear(spec.observation_size + spec.action_size, 1)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        return self.body(torch.cat((obs, action), 1))
-
-
-def test_own_modules_learn_and_are_saved_by_their_own_names() -> None:
-    learner = make(actor=OwnActor, critic=OwnCritic)
-    before = learner.arrays()
-    assert {"actor/body.weight", "critic/members.1.body.bias", "target/members.0.seen"} <= before.keys()
-    updated(learner, 2)
-    after = learner.arrays()
-    for name in (
-        "actor/mean.weight",
-        "actor/log_std.bias",
-        "critic/members.1.body.weight",
-        "target/members.0.body.bias",
-    ):
-        assert not np.array_equal(before[name], after[name]), name
-    other = make(actor=OwnActor, critic=OwnCritic)
-    other.restore(after)
-    assert same(other, learner)
-
-
-def test_own_actor_may_supply_its_own_sample() -> None:
-    class Uniform(OwnActor):
-        def sample(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.tanh(self.mean(torch.tanh(self.body(obs))) + noise), -noise.square().sum(1)
-
-    learner = updated(make(actor=Uniform), 2)
-    assert learner.drain()["entropy"] > 0
-
-
-def test_own_modules_of_the_wrong_shape_are_refused_in_words() -> None:
-    class WrongActor(OwnActor):
-        def forward(self, obs: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(len(obs), 3)
-
-    class WrongCritic(OwnCritic):
-        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-            return action
-
-    with pytest.raises(UsageError, match="log_std"):
-        make(actor=WrongActor, precision="float32")
-    with pytest.raises(UsageError, match="one value per row"):
-        make(critic=WrongCritic)
-
-
 def test_images_are_refused_with_a_remedy() -> None:
     layout = Layout((Leaf(("camera",), "image", (8, 8, 3), "uint8"), Leaf(("speed",), "box", (2,), "float32")))
     with pytest.raises(SpaceError, match=r"camera.*FlattenObservation"):
@@ -377,65 +287,3 @@ def test_final_states_count_in_the_states_normaliser() -> None:
     learner.observe(Chunk({**columns, **ends}))
     assert learner.states is not None
     np.testing.assert_allclose(learner.states.mean, 6.0 / 3)
-
-
-class Dropping(OwnCritic):
-    """Draws from torch at every forward."""
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        return nn.functional.dropout(super().forward(obs, action), 0.5, self.training)
-
-
-def test_own_modules_that_draw_random_numbers_repeat_and_resume_exactly() -> None:
-    first, second = (updated(make(critic=Dropping), 4) for _ in range(2))
-    assert same(first, second)
-    resumed = make(critic=Dropping)
-    torch.rand(7)  # whatever else the process drew
-    resumed.restore(updated(make(critic=Dropping), 2).arrays())
-    for batch, noise in batches(4)[2:]:
-        resumed.update(batch, noise)
-    assert same(resumed, first)
-
-
-def test_own_modules_start_from_the_runs_seed() -> None:
-    torch.rand(3)
-    assert same(make(actor=OwnActor), make(actor=OwnActor))
-    other = Learner("sac", SAC(actor=OwnActor), SPEC, rng=np.random.default_rng(2), precision="float64")
-    assert not np.array_equal(other.arrays()["actor/body.weight"], make(actor=OwnActor).arrays()["actor/body.weight"])
-
-
-def test_buffers_of_own_modules_are_copied_to_the_target() -> None:
-    learner = updated(make(critic=Dropping), 2)
-    arrays = learner.arrays()
-    assert arrays["critic/members.0.seen"] > 0
-    np.testing.assert_array_equal(arrays["target/members.0.seen"], arrays["critic/members.0.seen"])
-
-
-def test_own_actors_see_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.algorithms.torch.batch.BLOCK_ROWS", 8)
-    sizes = []
-
-    class Watching(OwnActor):
-        def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            if self.training:
-                sizes.append(len(obs))
-            return super().forward(obs)
-
-    updated(make(actor=Watching))
-    assert set(sizes) == {32}
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"actor": lambda spec: nn.Identity()}, "no parameter"),
-        ({"actor": lambda spec: nn.Linear(3, 4)}, "your actor raised RuntimeError"),
-        ({"critic": lambda spec: nn.Linear(3, 4)}, "your critic raised"),
-        ({"actor_schedule": lambda progress: 1 / 0, "planned": 5}, "ZeroDivisionError"),
-        ({"actor_schedule": lambda progress: float("nan"), "planned": 5}, "nan"),
-    ],
-)
-def test_own_code_that_cannot_work_is_refused_in_words(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        make(**settings)

@@ -10,14 +10,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from faulty import Bent
+from faulty import Bent, Walk
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from counting import Counting
-from offbeat.envs import is_vector_env, make_vector
+from offbeat.envs import Vector, is_vector_env, make_vector
 from offbeat.envs.batched import BatchedVector
 from offbeat.envs.inline import InlineVector
-from offbeat.errors import EnvironmentFault, UsageError
+from offbeat.errors import EnvironmentFault, OffbeatError, UsageError
+from offbeat.streams import episode_seed
 
 
 def test_importing_offbeat_and_its_environments_imports_no_gymnasium() -> None:
@@ -87,6 +88,8 @@ def test_unknown_ids_get_a_suggestion() -> None:
         ("no_such_module:make", {}, r"there is no module 'no_such_module'"),
         ("Pendulum-v1", {"num_envs": 0}, r"num_envs=0 is out of range"),
         ("Pendulum-v1", {"max_episode_steps": 0}, r"max_episode_steps=0 is out of range"),
+        ("Pendulum-v1", {"first_env": -1}, r"first_env=-1 is out of range: it must be at least 0"),
+        ("Pendulum-v1", {"contain": -1}, r"contain=-1 is out of range: it must be at least 0"),
         (
             "Pendulum-v1",
             {"env_kwargs": {"gravity": 1}},
@@ -121,8 +124,60 @@ def test_environments_of_a_vector_must_be_different_objects_with_the_same_spaces
         with pytest.raises(UsageError, match="returned the same environment twice"):
             make_vector(lambda: shared, 2, env_wrapper=wrapper)
     supply = iter([Counting(), Bent()])
-    with pytest.raises(UsageError, match=r"environment 1 .* has spaces .* but environment 0 has"):
+    with pytest.raises(UsageError, match=r"environment 1 .* has spaces .* but one before it has"):
         make_vector(lambda: next(supply), 2)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_environments_from_a_number_on_are_those_of_a_bigger_vector(batched: bool) -> None:
+    def make(num_envs: int, first_env: int) -> Vector:
+        env = SyncVectorEnv([lambda: Walk(length=4)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        if batched:
+            return make_vector(env, seed=6, first_env=first_env)
+        return make_vector(Walk, num_envs, env_kwargs={"length": 4}, seed=6, first_env=first_env)
+
+    whole, part = make(5, 0), make(2, 3)
+    assert part.reset().vector.tobytes() == whole.reset().vector[3:].tobytes()
+    for action in np.random.default_rng(0).uniform(-1, 1, (10, 5, 2)).astype(np.float32):
+        big, small = whole.step(action), part.step(action[3:])
+        for name in ("reward", "terminated", "truncated", "valid", "episode", "step"):
+            np.testing.assert_array_equal(getattr(small, name), getattr(big, name)[3:])
+        assert small.observation.vector.tobytes() == big.observation.vector[3:].tobytes()
+        assert small.finished == big.finished[3:]
+    assert {episode.env for episode in [*big.finished, *small.finished]} <= set(range(5))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_messages_name_an_environment_by_its_number_in_the_run(batched: bool) -> None:
+    def broken(env: Bent, *values: Any) -> Any:
+        return values[0] * np.nan, *values[1:]
+
+    bent = [Bent(), Bent(broken)]
+    supply = iter(bent)
+    vector = make_vector(
+        SyncVectorEnv([lambda: bent[0], lambda: bent[1]]) if batched else lambda: next(supply), 2, first_env=7
+    )
+    vector.reset()
+    with pytest.raises(OffbeatError, match="the action for environment 8 "):
+        vector.step(np.array([[0, 0], [0, np.nan]], np.float32))
+    with pytest.raises(EnvironmentFault, match=rf"environment 8 .*, episode 0 \(reset seed {episode_seed(0, 8, 0)}\)"):
+        vector.step(np.zeros((2, 2), np.float32))
+    bent[0].at_step, bent[1].at_step = (lambda env, *values: values[:4]), None
+    with pytest.raises(EnvironmentFault, match=r"environments 7 to 8 " if batched else "environment 7 "):
+        vector.step(np.zeros((2, 2), np.float32))
+
+
+def test_making_speaks_of_an_environments_number_in_the_run() -> None:
+    def broken(env: Bent, *values: Any) -> Any:
+        raise OSError("no simulator")
+
+    place = rf"environment 4 .*, episode 0 \(reset seed {episode_seed(0, 4, 0)}\)"
+    for env in (lambda: Bent(at_reset=broken), SyncVectorEnv([lambda: Bent(at_reset=broken)])):
+        with pytest.raises(EnvironmentFault, match=place):
+            make_vector(env, state_key="state", first_env=4)
+    supply = iter([Counting(), Bent()])
+    with pytest.raises(UsageError, match=r"environment 5 .* has spaces"):
+        make_vector(lambda: next(supply), 2, first_env=4)
 
 
 def sync(num_envs: int = 3, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv:

@@ -201,7 +201,7 @@ def test_a_wandb_run_that_does_not_begin_is_said_in_words_and_leaves_nothing(
     spy = Spy()
     spy.raising = RuntimeError("no key")
     monkeypatch.setitem(sys.modules, "wandb", spy)
-    monkeypatch.setattr("offbeat.run.api.check_loggers", lambda names: None)
+    monkeypatch.setattr("offbeat.run.build.check_loggers", lambda names: None)
     with pytest.raises(OffbeatError, match=r"no key.*wandb login.*WANDB_MODE=offline"):
         offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
     assert not (tmp_path / "run").exists()

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offbeat.errors import UsageError
 from offbeat.policies import make_policy
-from offbeat.policies.exploration import RandomChoice
+from offbeat.policies.exploration import RandomChoice, scales
 from offbeat.types import Array, EnvSpec
 from specs import choice_spec, vector_spec
 
@@ -17,11 +18,11 @@ DRIFT = {"kind": "ornstein_uhlenbeck", "scale": 0.2, "spread": 1.0, "pull": 0.15
 EPSILON = {"kind": "epsilon_greedy", "initial": 1.0, "final": 0.1, "steps": 100, "decay": "linear"}
 
 
-def _policy(exploration: dict[str, Any], spec: EnvSpec) -> Any:
+def _policy(exploration: dict[str, Any], spec: EnvSpec, **envs: int) -> Any:
     """A policy that always answers 0 (its weights are 0), disturbed."""
     kind = "deterministic" if spec.choices is None else "greedy"
     description = {"kind": kind, "activation": "relu", "dueling": False, "exploration": exploration}
-    policy = make_policy(description, spec=spec)
+    policy = make_policy(description, spec=spec, **envs)  # type: ignore[arg-type]
     outputs = spec.choices or spec.action_size
     policy.load({"actor/0/weight": np.zeros((5, outputs), np.float32), "actor/0/bias": np.zeros(outputs, np.float32)})
     return policy
@@ -53,6 +54,30 @@ def test_scales_are_spread_over_environments_in_equal_ratios(exploration: dict[s
     first, middle, last = _actions(policy, 3)[0].std(axis=1)
     assert middle / first == pytest.approx(3.0, rel=0.1)
     assert last / middle == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize("exploration", [GAUSSIAN, DRIFT])
+def test_several_policies_together_explore_as_one_would(exploration: dict[str, Any]) -> None:
+    description, spec, obs = {**exploration, "spread": 9.0}, vector_spec(), np.zeros((5, 5), np.float32)
+    whole = _policy(description, spec, num_envs=5)
+    action, memory, _ = whole.act(obs, whole.initial_carry(5), np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    for rows in (slice(0, 2), slice(2, 5)):
+        count = rows.stop - rows.start
+        policy = _policy(description, spec, num_envs=count, first_env=rows.start, total_envs=5)
+        own, carry, _ = policy.act(obs[rows], policy.initial_carry(count), rng)
+        assert own.tobytes() == action[rows].tobytes()
+        assert carry.tobytes() == memory[rows].tobytes()
+    whole_range = scales(description, 5)
+    assert [scales(description, 1, each, 5)[0, 0] for each in range(5)] == whole_range[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    "envs", [{"first_env": 1}, {"first_env": -1, "total_envs": 5}, {"num_envs": 3, "total_envs": 2}]
+)
+def test_environments_that_are_not_among_the_total_are_refused(envs: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=r"total_envs at least first_env \+ num_envs"):
+        _policy(GAUSSIAN, vector_spec(), **envs)
 
 
 def test_drifting_noise_is_correlated_and_forgotten_where_the_carry_is_reset() -> None:

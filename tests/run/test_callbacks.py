@@ -14,29 +14,7 @@ from offbeat.errors import CallbackFault, UsageError
 from offbeat.observe.jsonl import read
 from offbeat.run.callbacks import METHODS, CheckpointEvent, ChunkEvent, EvaluationEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints, digest
-
-SETTINGS: dict[str, Any] = {
-    "hidden": (8,),
-    "batch_size": 8,
-    "num_envs": 20,
-    "updates_per_step": 2.0,
-    "random_steps": 20,
-    "warmup_steps": 20,
-    "total_steps": 120,
-    "max_episode_steps": 10,
-    "eval_every": 40,
-    "eval_episodes": 2,
-    "log_every": 30,
-    "checkpoint_every": 50,
-    "capacity": 500,
-    "threads": 1,
-    "quiet": True,
-    "logger": (),
-}
-
-
-def train(tmp_path: Path, **settings: Any) -> Any:
-    return offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, **settings})
+from short_runs import train
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -157,7 +135,9 @@ def test_a_callback_that_raises_is_named_and_leaves_the_last_checkpoint_good(tmp
 
 
 class Partial(offbeat.Callback):
-    """Inherits what it does not say itself."""
+    """Inherits what it does not say itself, and has a name in on_ that is no method."""
+
+    on_gpu = False
 
     def on_evaluation(self, event: EvaluationEvent) -> str:
         return "inherited"
@@ -173,6 +153,12 @@ class Misspelt:
     def on_chunk(self, event: Any) -> None: ...
 
 
+class MisspeltHeir(offbeat.Callback):
+    """Inherits all four, so that nothing is missing."""
+
+    def on_evalution(self, event: Any) -> None: ...
+
+
 class Foreign:
     """With a method that some other library calls."""
 
@@ -185,8 +171,10 @@ class Foreign:
     ("callbacks", "words"),
     [
         ([print], r"callbacks\[0\].*at least one of on_chunk, on_update, on_evaluation, on_checkpoint"),
-        ([Foreign(), Witness], r"callbacks\[1\] is the class Witness.*Witness\(\)"),
-        ([Misspelt()], "on_evaluate; did you mean on_evaluation?"),
+        ([Witness(), Witness], r"callbacks\[1\] is the class Witness.*Witness\(\)"),
+        ([Misspelt()], r"a method on_evaluate, which no run calls: did you mean on_evaluation\?"),
+        ([MisspeltHeir()], r"a method on_evalution, which no run calls: did you mean on_evaluation\?"),
+        ([Foreign()], "a method on_training_start, which no run calls: name it otherwise, or one of on_chunk, on_up"),
         (Witness(), r"callbacks=\[\.\.\.\]"),
     ],
 )
@@ -205,7 +193,7 @@ def test_stop_return_ends_the_run_at_the_first_evaluation_that_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([1.0, 2.0, 3.0, 4.0, 5.0])
-    monkeypatch.setattr("offbeat.run.runner.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
+    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
     run = train(tmp_path, stop_return=2.0)
     assert [each.mean_return for each in run.history] == [1.0, 2.0]
     assert summary(run.path)["env_steps"] == 80

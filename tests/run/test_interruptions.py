@@ -10,30 +10,14 @@ import numpy as np
 import pytest
 
 import offbeat
+from offbeat.collect import Inline
 from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.observe.jsonl import read
 from offbeat.run import api
 from offbeat.run.checkpoint import digest
 from offbeat.run.runner import Runner
+from short_runs import train
 
-SETTINGS: dict[str, Any] = {
-    "hidden": (8,),
-    "batch_size": 8,
-    "num_envs": 20,
-    "updates_per_step": 2.0,
-    "random_steps": 20,
-    "warmup_steps": 20,
-    "total_steps": 120,
-    "max_episode_steps": 10,
-    "eval_every": 40,
-    "eval_episodes": 2,
-    "log_every": 30,
-    "checkpoint_every": 50,
-    "capacity": 500,
-    "threads": 1,
-    "quiet": True,
-    "logger": (),
-}
 TIMES = {"wall", "steps_per_second", "updates_per_second"}
 
 
@@ -62,13 +46,13 @@ def test_stopped_at_any_moment_and_resumed_equals_uninterrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "Stop", StopAt)
-    straight = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="straight", **SETTINGS)
+    straight = train(tmp_path, name="straight")
     total = StopAt.asked
     statuses = set()
     # The last moments are those of the last updates and of the final evaluation: nothing of these may be lost either.
     for moment in sorted({*np.linspace(1, total, 14).astype(int).tolist(), total - 12, total - 3}):
         monkeypatch.setattr(StopAt, "at", moment)
-        stopped = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name=f"stopped-{moment}", **SETTINGS)
+        stopped = train(tmp_path, name=f"stopped-{moment}")
         statuses.add(stopped.status)
         monkeypatch.setattr(StopAt, "at", 10**9)
         resumed = offbeat.resume(stopped.path)
@@ -82,7 +66,7 @@ def test_stopped_at_any_moment_and_resumed_equals_uninterrupted(
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path) -> None:
-    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    run = train(tmp_path)
     before = {name: (run.path / name).read_bytes() for name in ("config.yaml", "summary.json", "metrics.jsonl")}
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"total_steps": 200, "hidden": (9,)}, CheckpointError, "actor/0/weight"),
@@ -100,7 +84,7 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path) -> No
 
 
 def test_lost_logs_do_not_keep_a_run_from_going_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    run = train(tmp_path)
     (run.path / "metrics.jsonl").unlink()
     assert offbeat.resume(run.path, total_steps=160).status == "finished"
     assert "metrics.jsonl is shorter" in capsys.readouterr().err
@@ -116,14 +100,14 @@ def test_a_full_disk_is_said_in_words_even_where_no_word_can_be_written(
     monkeypatch.setattr("offbeat.run.directory.RunDirectory.log", full)
     monkeypatch.setattr("offbeat.observe.jsonl.Jsonl.write", full)
     with pytest.raises(OffbeatError, match=r"full.*offbeat resume"):
-        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+        train(tmp_path, name="run")
 
 
 def test_the_best_return_outlives_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    run = train(tmp_path)
     best = (run.path / "checkpoints" / "best").read_text()
     worse = (tuple([-1e9] * 2), (10, 10))
-    monkeypatch.setattr("offbeat.run.runner.evaluate", lambda *arguments: worse)
+    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: worse)
     resumed = offbeat.resume(run.path, total_steps=200)
     assert resumed.history[-1].mean_return == -1e9
     assert (run.path / "checkpoints" / "best").read_text() == best
@@ -137,7 +121,7 @@ def test_threads_are_set_for_the_run_and_given_back(tmp_path: Path, monkeypatch:
     before, seen = torch.get_num_threads(), []
     collect = Runner._collect
     monkeypatch.setattr(Runner, "_collect", lambda self: (seen.append(torch.get_num_threads()), collect(self))[1])
-    offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "threads": before + 1})
+    train(tmp_path, threads=before + 1)
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
 
@@ -146,8 +130,8 @@ def test_a_best_checkpoint_of_steps_that_are_taken_back_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([1.0, 2.0, 3.0, 0.0, 0.5, 0.1])
-    monkeypatch.setattr("offbeat.run.runner.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
-    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "eval_every": 40})
+    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
+    run = train(tmp_path, eval_every=40)
     assert (run.path / "checkpoints" / "best").read_text().startswith("best-000000000120")
     offbeat.resume(run.path, checkpoint="step-000000000100", total_steps=200)
     assert (run.path / "checkpoints" / "best").read_text().startswith("best-000000000160")
@@ -165,27 +149,27 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_nothing(
 
     monkeypatch.setattr("offbeat.observe.console.Console.start", end)
     with pytest.raises(Interrupted):
-        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+        train(tmp_path, name="run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_second_interrupt_within_a_step_saves_no_torn_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some environments have stepped and others have not: only the checkpoint before is whole."""
     monkeypatch.setattr(api, "Stop", StopAt)
-    poll, polls = api.Inline.poll, []
+    poll, polls = Inline.poll, []
 
-    def interrupted(self: Any, timeout: float = 0.0) -> Any:
+    def interrupted(self: Any) -> Any:
         polls.append(1)
         if len(polls) == 5:
             StopAt.at = 0  # the first signal has been heard, and here is the second
             raise KeyboardInterrupt
-        return poll(self, timeout)
+        return poll(self)
 
-    straight = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="straight", **SETTINGS)
-    monkeypatch.setattr(api.Inline, "poll", interrupted)
+    straight = train(tmp_path, name="straight")
+    monkeypatch.setattr(Inline, "poll", interrupted)
     monkeypatch.setattr(StopAt, "at", 10**9)
     with pytest.raises(KeyboardInterrupt):
-        offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="run", **SETTINGS)
+        train(tmp_path, name="run")
     monkeypatch.setattr(StopAt, "at", 10**9)
     assert offbeat.resume(tmp_path / "run").status == "finished"
     assert digest(tmp_path / "run") == digest(straight.path)
@@ -198,12 +182,12 @@ def test_environments_that_fail_to_close_do_not_spoil_a_finished_run(
         raise RuntimeError("stuck")
 
     monkeypatch.setattr("offbeat.envs.inline.InlineVector.close", fail)
-    assert offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS).status == "finished"
+    assert train(tmp_path).status == "finished"
     assert "stuck" in capsys.readouterr().err
 
 
 def test_a_total_of_updates_that_still_holds_is_named(tmp_path: Path) -> None:
-    run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "total_updates": 50})
+    run = train(tmp_path, total_updates=50)
     with pytest.raises(UsageError, match="total_updates=50"):
         offbeat.resume(run.path, total_steps=200)
     assert offbeat.resume(run.path, total_steps=200, total_updates=90).status == "finished"

@@ -22,7 +22,7 @@ import offbeat
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run import play
 from offbeat.run.api import evaluate_run
-from offbeat.run.play import missing_display, play_run
+from offbeat.run.play import Played, missing_display, play_run
 
 RATE = 200
 
@@ -161,6 +161,47 @@ def test_without_a_display_the_episodes_become_a_film_at_the_environments_own_ra
     assert Drawing.closed == ["rgb_array"]
     with Image.open(played.video) as film:
         assert (film.n_frames, film.info["duration"]) == (20, 50)  # type: ignore[attr-defined]
+    shutil.rmtree(path / "videos")
+
+
+class Heard:
+    """Stands for `Stop`: the wish is there when it is asked for the (k + 1)-th time."""
+
+    after = 0
+
+    def __enter__(self) -> Heard:
+        self.asked = 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked > self.after
+
+
+def test_ctrl_c_before_the_first_frame_is_said_and_leaves_no_film(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "Stop", Heard)
+    said: list[str] = []
+    assert play_run(path, say=said.append) == Played((), (), None)
+    assert said[-1] == "stopped before the first frame: nothing was played"
+    assert not (path / "videos").exists()
+    assert Drawing.closed == ["rgb_array"]
+
+
+@pytest.mark.parametrize(("after", "frames"), [(1, 1), (4, 4)])
+def test_ctrl_c_ends_the_film_with_what_has_been_seen(
+    after: int, frames: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(play, "Stop", Heard)
+    monkeypatch.setattr(Heard, "after", after)
+    monkeypatch.setattr(Drawing, "metadata", {**Drawing.metadata, "render_fps": 20})  # so that a GIF keeps every frame
+    monkeypatch.setattr("offbeat.observe.video.importlib.util.find_spec", lambda name: None)  # a GIF in any case
+    played = play_run(path, say=str)
+    assert played.video is not None
+    with Image.open(played.video) as film:
+        assert getattr(film, "n_frames", 1) == len(Drawing.drawn) == frames
     shutil.rmtree(path / "videos")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from offbeat.algorithms.configs import ALGORITHMS
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
 
@@ -31,6 +32,10 @@ CASES = {
     "td3": ["td3", "--env", "Pendulum-v1", "--num-envs", "3", "--exploration-spread", "2"],
     "ddpg": ["ddpg", "--env", "Pendulum-v1", "--exploration", "ornstein_uhlenbeck", "--num-envs", "2"],
     "dqn": ["dqn", "--env", "CartPole-v1", "--dueling", "--n-step", "2", "--target-every", "70"],
+    "redq": ["redq", "--env", "Pendulum-v1", "--critics", "5", "--updates-per-step", "3", "--actor-every", "3"],
+    "DroQ": ["sac", "--env", "Pendulum-v1", "--critic-dropout", "0.1", "--critic-layer-norm", "--actor-value", "mean"],
+    "Discrete sac": ["sac", "--env", "CartPole-v1", "--num-envs", "2"],
+    "Discrete redq": ["redq", "--env", "CartPole-v1", "--critics", "3", "--critic-dropout", "0.1"],
 }
 TIMES = {"wall", "steps_per_second", "updates_per_second"}
 
@@ -60,6 +65,10 @@ def _wait_for_update(path: Path, update: int, process: subprocess.Popen[str]) ->
 def _metrics(path: Path) -> list[dict[str, Any]]:
     lines = read(path / "metrics.jsonl")
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def test_every_algorithm_is_among_the_cases() -> None:
+    assert {algorithm for algorithm, *_ in CASES.values()} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", CASES)

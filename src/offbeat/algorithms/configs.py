@@ -127,6 +127,30 @@ class Run:
     reward_shaping: Reference | None = setting(
         None, "module:callable (reward, step, total_steps) -> reward, applied before replay."
     )
+    collectors: int = setting(
+        0, "Collector processes, each with its share of the environments; 0 collects in the learner's own.", at_least=0
+    )
+    slack: int = setting(
+        32,
+        "With collectors: environment steps that may be taken before the updates that belong to the earlier ones are "
+        "made; 0 is synchronous, with the numbers of one process.",
+        at_least=0,
+    )
+    collect_ahead: int = setting(
+        4, "With collectors: vector steps that each may take before the learner looks again.", at_least=1
+    )
+    max_policy_lag: int | None = setting(
+        None, "With collectors: updates by which the weights that act may be behind; none sets no limit.", at_least=1
+    )
+    hang_seconds: float = setting(
+        60.0,
+        "With collectors: an environment whose step takes longer is interrupted and restarted; after twice as long its "
+        "collector is replaced.",
+        above=0,
+    )
+    max_crashes: int = setting(
+        5, "With collectors: the run stops when one ends so often in a row without a row collected.", at_least=1
+    )
     acting: Literal["auto", "numpy", "torch"] = setting(
         "auto", "What the policy acts with; auto is NumPy below 32 environments."
     )
@@ -139,8 +163,14 @@ class Run:
         ("tensorboard",), "Loggers beside metrics.jsonl, separated by commas; 'none' for no other."
     )
     device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
-    threads: int = setting(0, "Torch threads; 0 leaves torch's own choice.", at_least=0)
+    threads: int = setting(
+        0,
+        "Torch threads of the learner; 0 leaves torch's own choice, or the cores that collectors and evaluation leave.",
+        at_least=0,
+    )
     precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
+    trace: bool = setting(False, "Write trace.json: what each process did when (`offbeat trace` adds it up).")
+    trace_cpu: bool = setting(False, "With trace: processor time of each span, too.")
     quiet: bool = setting(False, "Print nothing but errors, notes and the run's path.")
 
     def __post_init__(self) -> None:
@@ -149,6 +179,7 @@ class Run:
             raise UsageError(
                 f"capacity={self.capacity} is less than num_envs={self.num_envs}: one step of all would not fit"
             )
+        self._check_collectors()
         if self.stop_return is not None and not self.eval_every:
             raise UsageError(
                 f"stop_return={self.stop_return:g} looks at evaluations, and eval_every=0 makes none before the end: "
@@ -160,15 +191,46 @@ class Run:
                 f"warm-up, so learning would never start; use warmup_steps <= {self.capacity} or a larger capacity"
             )
 
+    def _check_collectors(self) -> None:
+        if self.collectors > self.num_envs:
+            raise UsageError(
+                f"collectors={self.collectors} is more than num_envs={self.num_envs}: each collector needs an "
+                f"environment; use num_envs >= {self.collectors}"
+            )
+        least = self.collectors * self.slack + 2 * self.collect_ahead * self.num_envs
+        if self.collectors and least > self.capacity:
+            raise UsageError(
+                f"capacity={self.capacity} leaves a collector less than it may be ahead by, slack={self.slack} and "
+                f"collect_ahead={self.collect_ahead} vector steps; use capacity >= {least}"
+            )
+        alone = [] if self.collectors else [each for each in dataclasses.fields(self) if _needs_collectors(each)]
+        for each in alone:
+            if (value := getattr(self, each.name)) != each.default:
+                raise UsageError(
+                    f"{each.name}={value} is about collector processes, and collectors=0 has none: use "
+                    "collectors >= 1, or leave it out"
+                )
+        if self.trace_cpu and not self.trace:
+            raise UsageError("trace_cpu adds to a trace, and there is none: use trace as well, or leave it out")
+
+
+def _needs_collectors(each: dataclasses.Field[Any]) -> bool:
+    return str(each.metadata["help"]).startswith("With collectors:")
+
+
+SCALE_HELP = (
+    "Standard deviation of the noise, for actions in [-1, 1]; with ornstein_uhlenbeck, of what is added to it per unit "
+    "of time."
+)
+SPREAD_HELP = "The last environment's scale is this many times the first's; those between in equal ratios."
+
 
 @dataclass(frozen=True)
 class Gaussian:
     """Independent normal noise on every action."""
 
-    scale: float = setting(0.1, "Standard deviation of the noise, for actions in [-1, 1].", at_least=0)
-    spread: float = setting(
-        1.0, "The last environment's scale is this many times the first's; those between in equal ratios.", above=0
-    )
+    scale: float = setting(0.1, SCALE_HELP, at_least=0)
+    spread: float = setting(1.0, SPREAD_HELP, above=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -178,10 +240,8 @@ class Gaussian:
 class OrnsteinUhlenbeck:
     """Noise that drifts from step to step and begins at 0 in each episode."""
 
-    scale: float = setting(0.2, "Standard deviation of what is added to the noise per unit of time.", at_least=0)
-    spread: float = setting(
-        1.0, "The last environment's scale is this many times the first's; those between in equal ratios.", above=0
-    )
+    scale: float = setting(0.2, SCALE_HELP, at_least=0)
+    spread: float = setting(1.0, SPREAD_HELP, above=0)
     pull: float = setting(0.15, "Share of the noise that is lost per unit of time.", at_least=0)
     time_step: float = setting(0.01, "Time per environment step.", above=0)
 
@@ -282,8 +342,8 @@ class SAC(ActorCritic):
     temperature: Learned | Fixed = setting(Learned(), "Weight of the entropy: learned or fixed.")
     temperature_learning_rate: float = setting(1e-3, "Adam's rate for the temperature.", at_least=0)
     temperature_schedule: Reference = setting("constant", "As actor_schedule, for the temperature.")
-    log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation.")
-    log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation.")
+    log_std_min: float = setting(-20.0, "Lower clamp of the policy's log standard deviation, for Box actions.")
+    log_std_max: float = setting(2.0, "Upper clamp of the policy's log standard deviation, for Box actions.")
     target_subset: int | None = setting(
         None, "Critics, drawn anew for each update, of which the target takes the minimum; none is all.", at_least=1
     )

@@ -13,6 +13,7 @@ from offbeat.errors import OffbeatError, UsageError
 from offbeat.policies import Policy
 from offbeat.references import name_of
 from offbeat.replay.block import NOTHING, Block
+from offbeat.trace import NO_TRACE, Trace
 from offbeat.types import Array, Chunk, Observation, Schema, Step, Weights
 
 Shaping = Callable[[Array, int, int], Array]
@@ -29,7 +30,8 @@ class Inline:
     """Steps `vector` with `policy` and hands on the rows that `schema` asks for, in the environments' order.
 
     The first `random_steps` rows, over all environments, act uniformly. Environments are reset at the first poll, so
-    that `restore` need not undo a reset. A chunk's columns are read-only.
+    that `restore` need not undo a reset. A chunk's columns are read-only. first_env: the number of the first one, where
+    other collectors have environments before it; `others` is how many rows these have made, as far as is known.
     """
 
     def __init__(
@@ -42,21 +44,23 @@ class Inline:
         random_steps: int = 0,
         reward_shaping: Shaping | None = None,
         total_steps: int = 0,
+        first_env: int = 0,
     ) -> None:
-        if vector.num_envs > MOST_ENVIRONMENTS:
-            raise UsageError(f"num_envs={vector.num_envs} is more than one collector's {MOST_ENVIRONMENTS}; use fewer")
+        if first_env + vector.num_envs > MOST_ENVIRONMENTS:
+            raise UsageError(f"num_envs={first_env + vector.num_envs} is more than {MOST_ENVIRONMENTS}; use fewer")
         self._vector, self._policy, self._schema, self._rng = vector, policy, schema, rng
+        self.trace: Trace = NO_TRACE
         self._random_steps, self._shaping, self._total_steps = random_steps, reward_shaping, total_steps
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
         self._block = Block(schema, vector.num_envs)
         columns = self._block.columns
-        columns["env"][...] = np.arange(vector.num_envs)
+        columns["env"][...] = first_env + np.arange(vector.num_envs)
         self._filled = [columns[name] for name in _FILLED]
         self._states = [columns[name] for name in ("state", "next_state") if vector.spec.state_size]
         self._carry = policy.initial_carry(vector.num_envs)
         self._observation: Observation | None = None
-        self.rows = 0
+        self.rows = self.others = 0
 
     @property
     def num_envs(self) -> int:
@@ -71,15 +75,36 @@ class Inline:
         self._policy.load(weights)
         self._block.columns["version"][...] = version
 
-    def poll(self, timeout: float = 0.0) -> Chunk:
-        """One vector step. An in-process collector never waits, so `timeout` has nothing to bound."""
-        before = self._observation if self._observation is not None else self._vector.reset()
-        random_rows = max(0, self._random_steps - self.rows)
+    def begin(self, episode: int) -> None:
+        """Begins this episode in every environment, where no episode is being played yet."""
+        self._observation = self._vector.reset(episode)
+
+    def poll(self) -> Chunk:
+        """One vector step."""
+        before, moved = self.advance()
+        return self.chunk(before, moved)
+
+    def advance(self) -> tuple[Observation, Moved]:
+        """One vector step: what was acted on, and what came of it."""
+        if self._observation is None:
+            self.begin(0)
+        before = self._observation
+        assert before is not None
+        step = self.rows + self.others
+        random_rows = max(0, self._random_steps - step)
         moved = advance(
-            self._vector, self._policy, before, self._carry, self._rng, random_rows, bool(self._extras), self.rows
+            self._vector,
+            self._policy,
+            before,
+            self._carry,
+            self._rng,
+            random_rows,
+            bool(self._extras),
+            step,
+            self.trace,
         )
         self._observation, self._carry = moved.step.observation, moved.carry
-        return self.chunk(before, moved)
+        return before, moved
 
     def chunk(self, before: Observation, moved: Moved) -> Chunk:
         """The rows of the vector step that acted on `before`; later steps leave them as they are."""
@@ -133,7 +158,7 @@ class Inline:
         assert self._shaping is not None
         name = name_of(self._shaping) or getattr(self._shaping, "__qualname__", repr(self._shaping))
         try:
-            shaped = np.asarray(self._shaping(reward.copy(), self.rows, self._total_steps))
+            shaped = np.asarray(self._shaping(reward.copy(), self.rows + self.others, self._total_steps))
         except Exception as error:
             raise OffbeatError(f"reward_shaping {name} raised {type(error).__name__}: {error}") from error
         rule = f"it must return {len(reward)} finite numbers, shape {reward.shape}, that fit into float32"

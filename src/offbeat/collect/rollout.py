@@ -9,6 +9,7 @@ import numpy as np
 
 from offbeat.envs.vector import Vector
 from offbeat.policies import Policy
+from offbeat.trace import NO_TRACE, Trace
 from offbeat.types import Array, Observation, Step
 
 NO_EXTRAS: Mapping[str, Array] = {}
@@ -33,6 +34,7 @@ def advance(
     random_rows: int = 0,
     need_extras: bool = False,
     step: int = 0,
+    trace: Trace = NO_TRACE,
 ) -> Moved:
     """Acts on `observation` and steps the vector; rng None acts deterministically.
 
@@ -40,14 +42,16 @@ def advance(
     `need_extras` says that rows want what it has to say beside the action. step: as for `Policy.act`.
     """
     extras = NO_EXTRAS
-    if random_rows < vector.num_envs or need_extras:
-        action, carry, extras = policy.act(observation.vector, carry, rng, step)
-    if random_rows > 0:
-        if rng is None:
-            raise ValueError("random actions need a generator, and acting deterministically has none")
-        uniform = vector.spec.random_actions(rng, min(random_rows, vector.num_envs))
-        action = np.concatenate([uniform, action[len(uniform) :]]) if len(uniform) < vector.num_envs else uniform
-    taken = vector.step(action)
+    with trace("act"):
+        if random_rows < vector.num_envs or need_extras:
+            action, carry, extras = policy.act(observation.vector, carry, rng, step)
+        if random_rows > 0:
+            if rng is None:
+                raise ValueError("random actions need a generator, and acting deterministically has none")
+            uniform = vector.spec.random_actions(rng, min(random_rows, vector.num_envs))
+            action = np.concatenate([uniform, action[len(uniform) :]]) if len(uniform) < vector.num_envs else uniform
+    with trace("env step"):
+        taken = vector.step(action)
     if carry.size:
         # A row that is not valid acted on what was left of an ended episode: its new episode starts afresh as well.
         fresh = taken.terminated | taken.truncated | ~taken.valid

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.envs.reader import Reader, Unfit, first_not_finite, is_finite, short
-from offbeat.envs.slot import LARGEST, fault
+from offbeat.envs.slot import LARGEST, fault, run
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault, UsageError
 from offbeat.streams import episode_seed
@@ -32,12 +32,18 @@ def autoreset_mode(env: Any) -> str:
 
 
 class BatchedVector:
-    """A VectorEnv, which steps its own environments. limit: truncate after so many steps, if autoreset is disabled."""
+    """A VectorEnv, which steps its own environments. limit: truncate after so many steps, if autoreset is disabled.
+
+    It cannot be made anew, so every fault is raised, one of EnvironmentHung too.
+    """
 
     rebuilds = False
 
-    def __init__(self, env: Any, spec: EnvSpec, *, seed: int, purpose: str, limit: int | None) -> None:
-        self.spec, self.num_envs = spec, int(env.num_envs)
+    def __init__(
+        self, env: Any, spec: EnvSpec, *, seed: int, purpose: str, limit: int | None, first_env: int = 0
+    ) -> None:
+        self.spec, self.num_envs, self._first_env = spec, int(env.num_envs), first_env
+        self.stepping = False
         self._env, self._seed, self._purpose, self._limit = env, seed, purpose, limit
         self._mode = autoreset_mode(env)
         self._batch, self._single = Reader(spec, self.num_envs), Reader(spec)
@@ -60,10 +66,10 @@ class BatchedVector:
         return self._begin(np.full(self.num_envs, episode, np.int64))
 
     def step(self, action: Array) -> Step:
-        scaled = scale(self.spec, action, self.num_envs)
+        scaled = scale(self.spec, action, self.num_envs, self._first_env)
         self._fresh = self._resetting
         try:
-            raw, reward, terminated, truncated, infos = self._env.step(scaled)
+            raw, reward, terminated, truncated, infos = run(self, self._env.step, scaled)
         except Exception as error:
             raise self._fault_among_all(f"step raised {type(error).__name__}: {error}") from error
         valid = ~self._resetting
@@ -106,7 +112,9 @@ class BatchedVector:
         return array
 
     def _finished(self, row: int) -> Episode:
-        return Episode(row, int(self._episode[row]), float(self._total_reward[row]), int(self._steps[row]))
+        return Episode(
+            self._first_env + row, int(self._episode[row]), float(self._total_reward[row]), int(self._steps[row])
+        )
 
     def _after_ends(self, shown: Observation, ended: Array) -> Observation:
         """Counts the ended episodes, and resets their environments where that is left to us: what to act on next."""
@@ -124,7 +132,8 @@ class BatchedVector:
         self._steps[fresh], self._total_reward[fresh] = 0, 0.0
         for row in np.flatnonzero(fresh):
             ours = self._mode == "disabled" or not self._started
-            self._seeds[row] = episode_seed(self._seed, int(row), int(episode[row]), self._purpose) if ours else None
+            number = self._first_env + int(row)
+            self._seeds[row] = episode_seed(self._seed, number, int(episode[row]), self._purpose) if ours else None
 
     def _begin(self, episode: Array) -> Observation:
         self._started = False
@@ -145,14 +154,14 @@ class BatchedVector:
         options = None if mask is None else {"reset_mask": mask.copy()}
         try:
             if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-                result = self._env.reset(seed=seeds, options=options)
+                result = run(self, self._env.reset, seed=seeds, options=options)
             else:
                 try:
-                    result = self._env.reset(seed=seeds, options=options)
+                    result = run(self, self._env.reset, seed=seeds, options=options)
                 except (TypeError, ValueError, Error):
                     # A VectorEnv of its own kind may take one seed for all, as Gymnasium's base class declares.
                     self._seeds = [None] * self.num_envs
-                    result = self._env.reset(seed=seeds[0] if mask is None else None, options=options)
+                    result = run(self, self._env.reset, seed=seeds[0] if mask is None else None, options=options)
             raw, infos = result
         except Exception as error:
             raise self._fault_among_all(f"reset raised {type(error).__name__}: {error}") from error
@@ -213,16 +222,16 @@ class BatchedVector:
 
     def _fault(self, row: int, problem: str) -> EnvironmentFault:
         step = None if self._fresh[row] else int(self._steps[row])
-        return fault(self.spec.name, row, int(self._episode[row]), self._seeds[row], step, problem)
+        return fault(self.spec.name, self._first_env + row, int(self._episode[row]), self._seeds[row], step, problem)
 
     def _fault_among_all(self, problem: str) -> EnvironmentFault:
         """A fault of the whole batch; with one environment it is known which."""
         if self.num_envs == 1:
             return self._fault(0, problem)
         return EnvironmentFault(
-            f"one of environments 0 to {self.num_envs - 1} ({self.spec.name}), which are at episodes "
-            f"{self._episode.tolist()} and steps {self._steps.tolist()}: {problem}. Correct the environment; check-env "
-            "on a single one looks for more of the kind"
+            f"one of environments {self._first_env} to {self._first_env + self.num_envs - 1} ({self.spec.name}), which "
+            f"are at episodes {self._episode.tolist()} and steps {self._steps.tolist()}: {problem}. Correct the "
+            "environment; check-env on a single one looks for more of the kind"
         )
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -254,7 +263,7 @@ class BatchedVector:
         from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError
 
         try:
-            self._env.close()
+            run(self, self._env.close)
         except (EOFError, ConnectionError, ClosedEnvironmentError, NoAsyncCallError):
             # Worker processes are gone: Ctrl-C goes to the whole process group. What is left of them ends here.
             _end(self._env.unwrapped)

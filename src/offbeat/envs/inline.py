@@ -7,78 +7,149 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.envs.reader import Reader, first_not_finite, is_finite
+from offbeat.envs.contain import Containment
+from offbeat.envs.reader import Reader, is_finite
 from offbeat.envs.rebuild import rebuild, save
-from offbeat.envs.slot import Slot
+from offbeat.envs.slot import Slot, run
 from offbeat.envs.vector import frame, scale
-from offbeat.errors import CheckpointError
-from offbeat.types import Array, EnvSpec, Observation, Step
+from offbeat.errors import CheckpointError, EnvironmentFault
+from offbeat.types import Array, Contained, EnvSpec, Observation, Step
+
+Lost = dict[Slot, EnvironmentFault]
+"""The environments whose step came to nothing, and why."""
 
 
 class InlineVector:
-    """Gymnasium environments as a Vector. limit: truncate episodes after this many steps, if not None."""
+    """Gymnasium environments as a Vector. limit: truncate episodes after this many steps, if not None.
+
+    containment: what is done about faults; without it the first is raised.
+    """
 
     rebuilds = True
 
-    def __init__(self, envs: Sequence[Any], spec: EnvSpec, *, seed: int, purpose: str, limit: int | None) -> None:
-        self.spec, self.num_envs = spec, len(envs)
+    def __init__(
+        self,
+        envs: Sequence[Any],
+        spec: EnvSpec,
+        *,
+        seed: int,
+        purpose: str,
+        limit: int | None,
+        first_env: int = 0,
+        containment: Containment | None = None,
+    ) -> None:
+        self.spec, self.num_envs, self._first_env, self._containment = spec, len(envs), first_env, containment
         self._reader = Reader(spec)
-        self._slots = [Slot(env, index, spec, self._reader, seed, purpose, limit) for index, env in enumerate(envs)]
+        self._slots = [
+            Slot(env, index, first_env + index, spec, self._reader, seed, purpose, limit)
+            for index, env in enumerate(envs)
+        ]
         self._valid = np.ones(len(envs), bool)
         self._valid.flags.writeable = False
         self._now: Observation | None = None
+        self._faults: tuple[Contained, ...] = ()
+
+    @property
+    def stepping(self) -> bool:
+        return any(slot.stepping for slot in self._slots)
 
     @property
     def owned(self) -> tuple[object, ...]:
         return tuple(slot.env.unwrapped for slot in self._slots)
 
     def reset(self, episode: int = 0) -> Observation:
+        """Where it contains faults, an environment may begin a later episode instead; the next step tells of it."""
         observation = self._reader.blank(self.num_envs)
         for slot in self._slots:
-            slot.begin(episode, observation)
-        return self._show(observation)
+            self._begin(slot, episode, observation)
+        self._now = observation
+        return observation
 
     def step(self, action: Array) -> Step:
-        scaled = scale(self.spec, action, self.num_envs)
+        scaled = scale(self.spec, action, self.num_envs, self._first_env)
         following = self._reader.blank(self.num_envs)
         episodes, steps = [slot.episode for slot in self._slots], [slot.steps for slot in self._slots]
         rewards, terminations, truncations, ended = [], [], [], []
+        lost: Lost = {}
         for slot in self._slots:
             index = slot.index
-            reward, terminated, truncated = slot.step(action[index], scaled[index], following)
+            try:
+                reward, terminated, truncated = slot.step(action[index], scaled[index], following)
+            except EnvironmentFault as error:
+                self._lose(slot, error, lost, following)
+                reward, terminated, truncated = 0.0, False, False
             rewards.append(reward)
             terminations.append(terminated)
             truncations.append(truncated)
             if terminated or truncated:
                 ended.append(slot)
-        self._show(following)
-        finished = tuple(slot.finished for slot in ended)
+        if not is_finite(following):
+            self._lose_not_finite(lost, following)
+        valid = self._valid
+        if lost:
+            valid = np.array([slot not in lost for slot in self._slots])
+            ended = [slot for slot in ended if slot not in lost]
+            for slot in lost:
+                rewards[slot.index], terminations[slot.index], truncations[slot.index] = 0.0, False, False
+        finished = tuple(slot.finished for slot in ended) if ended else ()
+        self._now = self._begin_next(ended, lost, following) if ended or lost else following
+        faults, self._faults = self._faults, ()
         return Step(
-            observation=self._begin_next(ended, following) if ended else following,
+            observation=self._now,
             next=following,
             reward=np.array(rewards),
             terminated=np.array(terminations),
             truncated=np.array(truncations),
-            valid=self._valid,
+            valid=valid,
             episode=np.array(episodes),
             step=np.array(steps),
             finished=finished,
+            faults=faults,
         )
 
-    def _begin_next(self, ended: list[Slot], following: Observation) -> Observation:
-        """The next episode where one ended; the final observations in `following` stay as they are."""
+    def _lose(self, slot: Slot, error: EnvironmentFault, lost: Lost, following: Observation) -> None:
+        """Takes note that a step came to nothing. Its row is cleared: whoever looks at it finds finite numbers."""
+        if self._containment is None:
+            raise error
+        self._reader.clear(following, slot.index)
+        lost[slot] = error
+
+    def _lose_not_finite(self, lost: Lost, following: Observation) -> None:
+        for slot in self._slots:
+            try:
+                slot.check(following)
+            except EnvironmentFault as error:
+                self._lose(slot, error, lost, following)
+
+    def _begin_next(self, ended: list[Slot], lost: Lost, following: Observation) -> Observation:
+        """The next episode where one ended or was lost; the final observations in `following` stay as they are."""
         images = {name: image.copy() for name, image in following.images.items()}
         observation = Observation(following.vector.copy(), following.state.copy(), images)
+        for slot in (*ended, *lost):
+            if slot.steps:
+                slot.faults = 0
         for slot in ended:
-            slot.begin(slot.episode + 1, observation)
-        return self._show(observation)
+            self._begin(slot, slot.episode + 1, observation)
+        for slot, error in lost.items():
+            self._recover(slot, error, observation)
+        return observation
+
+    def _begin(self, slot: Slot, episode: int, into: Observation) -> None:
+        try:
+            slot.begin(episode, into)
+        except EnvironmentFault as error:
+            self._recover(slot, error, into)
+
+    def _recover(self, slot: Slot, error: EnvironmentFault, into: Observation) -> None:
+        if self._containment is None:
+            raise error
+        self._faults += self._containment.recover(slot, error, into)
 
     def _show(self, observation: Observation) -> Observation:
-        """Every observation passes here before anyone sees it."""
+        """What was rebuilt passes here before anyone sees it."""
         if not is_finite(observation):
-            row, problem = first_not_finite(observation, self.spec)
-            slot = self._slots[row]
-            raise slot.fault(problem, slot.steps - 1 if slot.steps else None)
+            for slot in self._slots:
+                slot.check(observation)
         self._now = observation
         return observation
 
@@ -130,4 +201,4 @@ class InlineVector:
 
     def close(self) -> None:
         for slot in self._slots:
-            slot.env.close()
+            run(slot, slot.env.close)

@@ -6,10 +6,11 @@ import dataclasses
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from offbeat.envs.batched import BatchedVector, autoreset_mode
+from offbeat.envs.contain import Containment
 from offbeat.envs.inline import InlineVector
 from offbeat.envs.reader import short
 from offbeat.envs.spaces import Seen, info_layout, make_spec, missing_state, read_action_space, read_observation_space
@@ -46,6 +47,8 @@ def make_vector(
     state_key: str | None = None,
     render_mode: str | None = None,
     own_number: bool = False,
+    first_env: int = 0,
+    contain: int = 0,
 ) -> Vector:
     """N environments that step together.
 
@@ -53,23 +56,28 @@ def make_vector(
     a VectorEnv, or a VectorEnv. Episodes are reset with `streams.episode_seed(seed, environment, episode, purpose)`.
     state_key: the privileged state, a key of a Dict observation or of info. render_mode: for environment 0.
     own_number: a VectorEnv keeps its number of environments, whatever num_envs says.
+    first_env: these are environments first_env to first_env + N - 1 of the run: seeds, messages and finished episodes
+    name them so, while rows count from 0.
+    contain: so many faults of one environment in a row, without a good step in between, are not raised; instead it is
+    made anew, or only reset, and begins its next episode. A VectorEnv cannot be made anew: it raises all the same.
     """
-    if num_envs < 1:
-        raise UsageError(f"num_envs={num_envs} is out of range: it must be at least 1")
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise UsageError(f"max_episode_steps={max_episode_steps} is out of range: it must be at least 1")
+    _check_least(1, num_envs=num_envs, max_episode_steps=max_episode_steps)
+    _check_least(0, first_env=first_env, contain=contain)
     number = None if own_number else num_envs
+    common = {"seed": seed, "purpose": purpose, "first_env": first_env}
     if is_vector_env(env):
-        return _batched(env, None, number, seed, purpose, env_kwargs, env_wrapper, max_episode_steps, state_key)
+        return _batched(env, None, number, env_kwargs, env_wrapper, max_episode_steps, state_key, common)
     source = find(env, env_kwargs, max_episode_steps)
     first = source.make(render_mode)
     if is_vector_env(first):
-        return _batched(first, source.name, number, seed, purpose, None, env_wrapper, max_episode_steps, state_key)
-    envs = [wrap(first, env_wrapper, source.name)]
-    envs += [wrap(source.make(None), env_wrapper, source.name) for _ in range(num_envs - 1)]
-    _check_alike(envs, source.name)
-    spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], episode_seed(seed, 0, 0, purpose))
-    return InlineVector(envs, spec, seed=seed, purpose=purpose, limit=source.limit)
+        return _batched(first, source.name, number, None, env_wrapper, max_episode_steps, state_key, common)
+    return _inline(first, source, num_envs, env_wrapper, state_key, render_mode, contain, common)
+
+
+def _check_least(least: int, **settings: int | None) -> None:
+    for name, value in settings.items():
+        if value is not None and value < least:
+            raise UsageError(f"{name}={value} is out of range: it must be at least {least}")
 
 
 def is_vector_env(env: Any) -> bool:
@@ -133,7 +141,7 @@ def read_spec(env: Any, source: Source, state_key: str | None) -> EnvSpec:
     return make_spec(source.name, seen, bounds, state_key, min(limits, default=None))
 
 
-def complete_spec(spec: EnvSpec, env: Any, seed: int, row: int | None = None) -> EnvSpec:
+def complete_spec(spec: EnvSpec, env: Any, seed: int, number: int = 0, row: int | None = None) -> EnvSpec:
     """The spec; where the privileged state comes in info, with the layout of a first reset's (of `row`, in a batch)."""
     key = spec.state_key
     if key is None or spec.state_from != "info":
@@ -142,7 +150,8 @@ def complete_spec(spec: EnvSpec, env: Any, seed: int, row: int | None = None) ->
         _, info = env.reset(seed=seed)
     except Exception as error:
         raise EnvironmentFault(
-            f"environment 0 ({spec.name}), episode 0 (reset seed {seed}), reset: raised {type(error).__name__}: {error}"
+            f"environment {number} ({spec.name}), episode 0 (reset seed {seed}), reset: raised {type(error).__name__}: "
+            f"{error}"
         ) from error
     if key not in info:
         raise UsageError(missing_state(env.observation_space, key))
@@ -233,30 +242,60 @@ def _closest(name: str) -> str:
     return f"; did you mean {' or '.join(found)}?" if found else "."
 
 
-def _check_alike(envs: list[Any], name: str) -> None:
-    for index, env in enumerate(envs[1:], start=1):
-        if any(env.unwrapped is other.unwrapped for other in envs[:index]):
-            raise UsageError(
-                f"env={name} returned the same environment twice, but each of {len(envs)} needs one of its own; "
-                "make it inside the factory"
-            )
-        if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
-            raise UsageError(
-                f"environment {index} ({name}) has spaces {env.observation_space}, {env.action_space}, but environment "
-                f"0 has {envs[0].observation_space}, {envs[0].action_space}; those of a run must be alike"
-            )
+def _inline(
+    first: Any,
+    source: Source,
+    num_envs: int,
+    env_wrapper: str | Factory | None,
+    state_key: str | None,
+    render_mode: str | None,
+    contain: int,
+    common: dict[str, Any],
+) -> Vector:
+    """`first`, which `source` made, and as many more as there must be."""
+
+    def make(row: int) -> Any:
+        return wrap(source.make(render_mode if row == 0 else None), env_wrapper, source.name)
+
+    def remake(row: int, old: Any) -> Any:
+        env = make(row)
+        _check_alike(env, [old], number + row, source.name)
+        return env
+
+    number = common["first_env"]
+    envs = [wrap(first, env_wrapper, source.name)]
+    for row in range(1, num_envs):
+        env = make(row)
+        _check_alike(env, envs, number + row, source.name)
+        envs.append(env)
+    seed = episode_seed(common["seed"], number, 0, common["purpose"])
+    spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], seed, number)
+    containment = Containment(contain, remake) if contain else None
+    return InlineVector(envs, spec, limit=source.limit, containment=containment, **common)
+
+
+def _check_alike(env: Any, others: Sequence[Any], number: int, name: str) -> None:
+    if any(env.unwrapped is other.unwrapped for other in others):
+        raise UsageError(
+            f"env={name} returned the same environment twice, but environment {number} needs one of its own; make it "
+            "inside the factory"
+        )
+    if (env.observation_space, env.action_space) != (others[0].observation_space, others[0].action_space):
+        raise UsageError(
+            f"environment {number} ({name}) has spaces {env.observation_space}, {env.action_space}, but one before it "
+            f"has {others[0].observation_space}, {others[0].action_space}; those of a run must be alike"
+        )
 
 
 def _batched(
     env: Any,
     name: str | None,
     num_envs: int | None,
-    seed: int,
-    purpose: str,
     env_kwargs: Mapping[str, Any] | None,
     env_wrapper: str | Factory | None,
     max_episode_steps: int | None,
     state_key: str | None,
+    common: dict[str, Any],
 ) -> Vector:
     registered = env.spec.id if env.spec is not None else None
     name = name or registered or type(env.unwrapped).__name__
@@ -281,5 +320,7 @@ def _batched(
     own = env.spec.max_episode_steps if env.spec is not None else None
     limits = [limit for limit in (max_episode_steps, own) if limit is not None]
     spec = make_spec(name, seen, bounds, state_key, min(limits, default=None))
-    spec = complete_spec(spec, env, episode_seed(seed, 0, 0, purpose), row=0)
-    return BatchedVector(env, spec, seed=seed, purpose=purpose, limit=max_episode_steps)
+    number = common["first_env"]
+    seed = episode_seed(common["seed"], number, 0, common["purpose"])
+    spec = complete_spec(spec, env, seed, number, row=0)
+    return BatchedVector(env, spec, limit=max_episode_steps, **common)

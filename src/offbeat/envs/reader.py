@@ -13,6 +13,10 @@ class Unfit(ValueError):
     """A value that the spaces do not allow, in words; whoever knows where it came from makes a fault of it."""
 
 
+class NotFinite(Unfit):
+    """A number that is not finite, or would not be as float32."""
+
+
 class Part:
     """One leaf of a layout, read from one observation or from a batch of them, and checked against its declaration.
 
@@ -122,6 +126,18 @@ class Reader:
             source = self._from_info(info) if self._state_in_info else raw
             for part in self._states:
                 part.write(source, into.state, rows)
+
+    def check_finite(self, batch: Observation, row: int) -> None:
+        """Raises NotFinite if a row of a batch is not."""
+        own = Observation(batch.vector[row : row + 1], batch.state[row : row + 1])
+        if not is_finite(own):
+            raise NotFinite(first_not_finite(own, self._spec)[1])
+
+    @staticmethod
+    def clear(batch: Observation, row: int) -> None:
+        """Zeros in a row of a batch that nothing, or nothing good, was read into."""
+        for array in (batch.vector, batch.state, *batch.images.values()):
+            array[row] = 0
 
     def _from_info(self, info: Any) -> Any:
         key = self._spec.state_key

@@ -34,7 +34,7 @@ def rebuild(
 
     saved: the observation of all environments when they were saved. Where an episode cannot be rebuilt the next begins.
     """
-    where = f"environment {slot.index} ({slot.name})"
+    where = f"environment {slot.number} ({slot.name})"
     episode, steps = values["episode"], values["steps"]
     problem = _cannot(slot, values)
     if problem is None:

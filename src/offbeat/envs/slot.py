@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from offbeat.envs.reader import Reader, Unfit, short
+from offbeat.envs.reader import NotFinite, Reader, Unfit, short
 from offbeat.errors import EnvironmentFault
 from offbeat.streams import episode_seed
 from offbeat.types import Array, EnvSpec, Episode, Observation
@@ -32,15 +33,17 @@ def fault(name: str, env: int, episode: int, seed: int | None, step: int | None,
 
 def as_reward(reward: Any) -> float:
     """A reward as a float that fits into float32; Unfit otherwise."""
-    if np.ndim(reward) != 0:
-        raise Unfit(f"the reward has shape {np.shape(reward)}, but it must be one number: {short(reward)}")
     try:
-        number = float(reward)
+        number = float(reward) if np.ndim(reward) == 0 else None
+    except OverflowError:
+        number = math.inf
     except (TypeError, ValueError) as error:
         raise Unfit(f"the reward is a {type(reward).__name__}, not a number: {short(reward)}") from error
+    if number is None:
+        raise Unfit(f"the reward has shape {np.shape(reward)}, but it must be one number: {short(reward)}")
     if not -LARGEST <= number <= LARGEST:
         rule = "be finite" if not math.isfinite(number) else "fit into float32"
-        raise Unfit(f"the reward is {number}; it must {rule}")
+        raise NotFinite(f"the reward is {number}; it must {rule}")
     return number
 
 
@@ -66,26 +69,48 @@ def saves_itself(env: Any) -> bool:
     return method(env, "save_state") is not None and method(env, "load_state") is not None
 
 
+def run(owner: Any, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Calls an environment's own code, and tells by `owner.stepping` that it is running.
+
+    Where `stepping` is true, an exception of a signal handler comes out of here, as if the environment had raised it.
+    """
+    try:
+        owner.stepping = True
+        return call(*arguments, **options)
+    finally:
+        owner.stepping = False
+
+
 class Slot:
     """Environment `index` of a vector: steps it, checks what it returns, and knows how its episode came about.
 
+    number: the environment's among all of the run, which seeds and messages speak of.
+    steps: how many of this episode were good. faults: how many in a row, without a good step in between.
     actions: (steps, A) what `step` was given in [-1, 1] since the reset; none where the environment saves itself, or
     where the episode is too long to be replayed.
     """
 
     def __init__(
-        self, env: Any, index: int, spec: EnvSpec, reader: Reader, seed: int, purpose: str, limit: int | None
+        self,
+        env: Any,
+        index: int,
+        number: int,
+        spec: EnvSpec,
+        reader: Reader,
+        seed: int,
+        purpose: str,
+        limit: int | None,
     ) -> None:
-        self.env, self.index, self.name = env, index, spec.name
-        self.episode, self.steps, self.total_reward = -1, 0, 0.0
-        self.save_state, self.load_state = method(env, "save_state"), method(env, "load_state")
-        self.saves_itself = saves_itself(env)
+        self.index, self.number, self.name = index, number, spec.name
+        self.episode, self.steps, self.total_reward, self.faults = -1, 0, 0.0, 0
+        self.stepping = False
+        self._take(env)
         self._reader, self._run_seed, self._purpose, self._limit = reader, seed, purpose, limit
         self._actions: Array = np.empty((0, spec.action_size), np.float32)
 
     @property
     def seed(self) -> int:
-        return episode_seed(self._run_seed, self.index, self.episode, self._purpose)
+        return episode_seed(self._run_seed, self.number, self.episode, self._purpose)
 
     @property
     def actions(self) -> Array:
@@ -93,27 +118,35 @@ class Slot:
 
     @property
     def finished(self) -> Episode:
-        return Episode(self.index, self.episode, self.total_reward, self.steps)
+        return Episode(self.number, self.episode, self.total_reward, self.steps)
 
     def begin(self, episode: int, into: Observation) -> None:
         """Resets the environment for `episode`; its first observation goes into this slot's row."""
         self.episode, self.steps, self.total_reward = episode, 0, 0.0
         seed = self.seed
         try:
-            result = self.env.reset(seed=seed)
+            result = run(self, self.env.reset, seed=seed)
         except Exception as error:
             raise self.fault(f"reset raised {type(error).__name__}: {error}", None) from error
         if type(result) is not tuple or len(result) != 2:
             raise self.fault(f"reset returned {short(result)}, but it must return (observation, info)", None)
         try:
             self._reader.read(*result, into, self.index)
+            self._reader.check_finite(into, self.index)
         except Unfit as error:
             raise self.fault(str(error), None) from error
 
     def step(self, action: Array, scaled: Array, into: Observation) -> tuple[float, bool, bool]:
-        """Takes `scaled`, remembers `action` (A,), and puts the true next observation into this slot's row."""
+        """Takes `scaled`, remembers `action` (A,), and puts the true next observation into this slot's row.
+
+        Whether that is finite is left to `check`, because one look at all rows is faster than one at each.
+        """
         try:
-            result = self.env.step(scaled)
+            try:  # as in `run`, whose call would take longer than all else here
+                self.stepping = True
+                result = self.env.step(scaled)
+            finally:
+                self.stepping = False
         except Exception as error:
             raise self.fault(f"step raised {type(error).__name__}: {error}", self.steps) from error
         if type(result) is not tuple or len(result) != 5:
@@ -140,8 +173,31 @@ class Slot:
             truncated = True
         return reward, terminated, truncated
 
+    def check(self, observation: Observation) -> None:
+        """Raises a fault if this slot's row is not finite after a step, which then does not count."""
+        try:
+            self._reader.check_finite(observation, self.index)
+        except NotFinite as error:
+            self.steps -= 1
+            raise self.fault(str(error), self.steps) from error
+
+    def replace(self, remake: Callable[[int, Any], Any]) -> None:
+        """Closes the environment and takes a new one in its place."""
+        # It is given up because it failed, which is what gets told; that it cannot be closed either adds nothing.
+        with suppress(Exception):
+            run(self, self.env.close)
+        try:
+            env = run(self, remake, self.index, self.env)
+        except Exception as error:
+            raise self.fault(f"making it anew raised {type(error).__name__}: {error}", None) from error
+        self._take(env)
+
+    def _take(self, env: Any) -> None:
+        self.env, self.saves_itself = env, saves_itself(env)
+        self.save_state, self.load_state = method(env, "save_state"), method(env, "load_state")
+
     def fault(self, problem: str, step: int | None) -> EnvironmentFault:
-        return fault(self.name, self.index, self.episode, self.seed, step, problem)
+        return fault(self.name, self.number, self.episode, self.seed, step, problem)
 
     def _remember(self, action: Array) -> None:
         if self.steps >= len(self._actions):

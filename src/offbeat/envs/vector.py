@@ -23,6 +23,14 @@ class Vector(Protocol):
     """Whether `restore` brings an interrupted episode back."""
 
     @property
+    def stepping(self) -> bool:
+        """Whether an environment's own code is running (step, reset, close, making one anew).
+
+        Only then may a signal handler raise EnvironmentHung: there it becomes a fault of that environment.
+        """
+        ...
+
+    @property
     def owned(self) -> tuple[object, ...]:
         """The unwrapped environments that it steps: an object in two vectors would be stepped by both."""
         ...
@@ -32,7 +40,7 @@ class Vector(Protocol):
         ...
 
     def step(self, action: Array) -> Step:
-        """action (N, A) in [-1, 1]."""
+        """action (N, A): in [-1, 1], or for Discrete actions indices from 0."""
         ...
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -50,8 +58,8 @@ class Vector(Protocol):
     def close(self) -> None: ...
 
 
-def scale(spec: EnvSpec, action: Array, num_envs: int) -> Array:
-    """Actions (N, A) in [-1, 1] to the environments' own; wrong shapes and NaN are refused here.
+def scale(spec: EnvSpec, action: Array, num_envs: int, first_env: int = 0) -> Array:
+    """Actions (N, A), as `step` takes them, to the environments' own; wrong shapes and NaN are refused here.
 
     MuJoCo would take NaN for zero, and training would go on with a policy that is broken.
     """
@@ -63,8 +71,9 @@ def scale(spec: EnvSpec, action: Array, num_envs: int) -> Array:
     if not all_finite(action):
         row = int(np.argwhere(~np.isfinite(action))[0, 0])
         raise OffbeatError(
-            f"the action for environment {row} ({spec.name}) is {action[row].tolist()}, but actions must be finite; "
-            "a policy gives NaN when its weights have diverged: lower the learning rates or set max_grad_norm"
+            f"the action for environment {first_env + row} ({spec.name}) is {action[row].tolist()}, but actions must "
+            "be finite; a policy gives NaN when its weights have diverged: lower the learning rates, or set "
+            "max_grad_norm"
         )
     return spec.to_environment(action)
 

@@ -7,6 +7,8 @@ import dataclasses
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from offbeat.algorithms.configs import Algorithm
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.optimise import Adam
+from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.statistics import ReturnScale, RunningMoments
 from offbeat.references import resolve
+from offbeat.trace import Trace
 from offbeat.types import Array, Chunk, EnvSpec, Metrics, Transitions
 
 _SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -87,6 +91,7 @@ class Learner:
         precision: str = "float32",
     ) -> None:
         self.algorithm = importlib.import_module(f"offbeat.algorithms.torch.{module_of(algorithm, spec)}")
+        self._algorithm_update = self.algorithm.update
         self.config, self.spec, self.planned_updates = config, spec, planned_updates
         self.device, self.dtype = choose_device(device), getattr(torch, precision)
         self.state = self.algorithm.init(config, spec, rng, self.device, self.dtype)
@@ -175,12 +180,21 @@ class Learner:
             next_state=self._normalise("state", batch.next_state),
         )
         with self._own_randomness():
-            metrics = self.algorithm.update(
+            metrics = self._algorithm_update(
                 self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates()
             )
         for name, value in metrics.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._counts[name] = self._counts.get(name, 0) + 1
+
+    def trace_halves(self, trace: Trace) -> None:
+        """Notes each half of an update from now on. The algorithm's file knows nothing of it: its `update` is given
+        other names for its halves, which note and call them.
+        """
+        span = trace.cuda if self.device.type == "cuda" else trace
+        names = vars(self.algorithm)
+        halves = {name: _noted(names[name], name.removeprefix("update_"), span) for name in names if _is_half(name)}
+        self._algorithm_update = FunctionType(self.algorithm.update.__code__, names | halves)
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -188,8 +202,7 @@ class Learner:
         if not any(getattr(self.config, name, None) for name in ("actor", "critic", "critic_dropout")):
             yield
             return
-        with torch.random.fork_rng():
-            torch.manual_seed(self._module_seed + self.updates)
+        with seeded(self._module_seed + self.updates, self.device):
             yield
 
     def drain(self) -> Metrics:
@@ -268,6 +281,18 @@ def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{each.name}/{name}", tensor) for name, tensor in value.named())
         elif isinstance(value, Tensor):
             yield each.name, value
+
+
+def _is_half(name: str) -> bool:
+    return name.startswith("update_")
+
+
+def _noted(half: Callable[..., Any], name: str, span: Callable[[str], AbstractContextManager[None]]) -> Any:
+    def noted(*arguments: Any) -> Any:
+        with span(name):
+            return half(*arguments)
+
+    return noted
 
 
 def _acting_copy(tensor: Tensor) -> Array:

@@ -20,18 +20,30 @@ def make_policy(
     description: Mapping[str, Any],
     *,
     num_envs: int = 1,
+    first_env: int = 0,
+    total_envs: int | None = None,
     acting: str = "auto",
     spec: EnvSpec | None = None,
     actor: Callable[[EnvSpec], Any] | None = None,
 ) -> Policy:
-    """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`."""
+    """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`.
+
+    It acts for the environments first_env to first_env + num_envs - 1 of `total_envs`, over which noise scales are
+    spread; without total_envs, over those that it acts for.
+    """
+    total = num_envs if total_envs is None else total_envs
+    if first_env < 0 or first_env + num_envs > total:
+        raise UsageError(
+            f"first_env={first_env}, num_envs={num_envs}, total_envs={total_envs}: first_env must be at least 0, and "
+            "total_envs at least first_env + num_envs"
+        )
     policy = _acting(description, num_envs, acting, spec, actor)
     exploration = description.get("exploration")
     if exploration is None or spec is None:
         return policy
     from offbeat.policies.exploration import Exploring
 
-    return Exploring(policy, exploration, spec)
+    return Exploring(policy, exploration, spec, first_env, total_envs)
 
 
 def _acting(

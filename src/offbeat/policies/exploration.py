@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,19 @@ class Exploring:
     """A policy whose actions are disturbed while it acts with a generator; without one it acts as it is.
 
     Memory (what noise drifts by) stands in the carry behind the policy's own: the collector begins it afresh with each
-    episode, and checkpoints keep it.
+    episode, and checkpoints keep it. first_env, total_envs: as for `scales`.
     """
 
-    def __init__(self, policy: Policy, description: Mapping[str, Any], spec: EnvSpec) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        description: Mapping[str, Any],
+        spec: EnvSpec,
+        first_env: int = 0,
+        total_envs: int | None = None,
+    ) -> None:
         self._policy, self._spec = policy, spec
-        self._disturbance: Disturbance = DISTURBANCES[description["kind"]](description, spec)
+        self._disturbance: Disturbance = DISTURBANCES[description["kind"]](description, spec, first_env, total_envs)
 
     def load(self, weights: Weights) -> None:
         self._policy.load(weights)
@@ -41,32 +49,40 @@ class Exploring:
         return action, np.concatenate((policy_carry, memory), axis=1), extras
 
 
-def scales(description: Mapping[str, Any], count: int) -> Array:
-    """The noise scale of each environment (N, 1): in equal ratios from `scale` to `scale * spread`."""
-    powers = np.linspace(0.0, 1.0, count)[:, None]
+def scales(description: Mapping[str, Any], count: int, first_env: int = 0, total_envs: int | None = None) -> Array:
+    """The noise scale of each environment (N, 1): in equal ratios from `scale` to `scale * spread`.
+
+    Those of `count` environments from number first_env on, where `total_envs` share the range; None is count.
+    """
+    powers = np.linspace(0.0, 1.0, total_envs or count)[first_env : first_env + count, None]
     return (description["scale"] * description["spread"] ** powers).astype(np.float32)
 
 
 class GaussianNoise:
     memory = 0
 
-    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
-        self._description = description
+    def __init__(
+        self, description: Mapping[str, Any], spec: EnvSpec, first_env: int = 0, total_envs: int | None = None
+    ) -> None:
+        self._scales = partial(scales, description, first_env=first_env, total_envs=total_envs)
 
     def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
-        noise = scales(self._description, len(action)) * rng.standard_normal(action.shape, np.float32)
+        noise = self._scales(len(action)) * rng.standard_normal(action.shape, np.float32)
         return np.clip(action + noise, -1.0, 1.0), memory
 
 
 class OrnsteinUhlenbeckNoise:
     """x <- x - pull * x * dt + scale * sqrt(dt) * normal: the memory is x (N, A)."""
 
-    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
+    def __init__(
+        self, description: Mapping[str, Any], spec: EnvSpec, first_env: int = 0, total_envs: int | None = None
+    ) -> None:
         self._description, self.memory = description, spec.action_size
+        self._scales = partial(scales, description, first_env=first_env, total_envs=total_envs)
 
     def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
         pull, time_step = self._description["pull"], self._description["time_step"]
-        kick = scales(self._description, len(action)) * rng.standard_normal(action.shape, np.float32)
+        kick = self._scales(len(action)) * rng.standard_normal(action.shape, np.float32)
         memory = (memory * (1.0 - pull * time_step) + kick * math.sqrt(time_step)).astype(np.float32)
         return np.clip(action + memory, -1.0, 1.0), memory
 
@@ -74,7 +90,9 @@ class OrnsteinUhlenbeckNoise:
 class RandomChoice:
     memory = 0
 
-    def __init__(self, description: Mapping[str, Any], spec: EnvSpec) -> None:
+    def __init__(
+        self, description: Mapping[str, Any], spec: EnvSpec, first_env: int = 0, total_envs: int | None = None
+    ) -> None:
         self._description, self._spec = description, spec
 
     def epsilon(self, step: int) -> float:

@@ -59,7 +59,7 @@ def sentence(config: Config) -> str | None:
         return None
     values = settings.flat_values(config.run) | settings.flat_values(config.learner)
     _, preset = pick(config.algorithm, values)
-    kept = {key: value for key, value in preset.items() if values.get(key) == value}
+    kept = {key: value for key, value in preset.items() if settings.merge(values, {key: value}) == values}
     return f"preset: {config.algorithm} on {name} ({_listing(kept) or 'nothing of it is left'}); flags override"
 
 
@@ -80,6 +80,8 @@ def markdown() -> str:
         "",
         "- Flags and Python arguments win over a `--config` file, the file over the preset, the preset over the",
         "  [defaults](settings.md). `offbeat train td3 --env HalfCheetah-v5 --help` shows the preset's values.",
+        "- Of `env_kwargs` each key counts for itself: `--env LunarLander-v3 --env-kwargs gravity=-5` keeps the",
+        "  preset's `continuous=true`. `--env-kwargs none` goes without any.",
         "- `--preset none` goes without. `--preset HalfCheetah-v5` takes the preset of another environment, for",
         "  example for a factory (`--env my_package:make`) or another version of it; `env_kwargs` are left out then.",
         "- The `config.yaml` of a run names the preset and holds every setting, so that it repeats the run whatever",

@@ -20,7 +20,7 @@ import numpy as np
 from offbeat import durable
 from offbeat.errors import CheckpointError
 from offbeat.replay.chunkfile import encode, records, required
-from offbeat.replay.shard import Shard
+from offbeat.replay.shard import NotHeld, Shard
 from offbeat.types import Chunk
 
 SHARD_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,62}[a-z0-9_])?")
@@ -93,14 +93,19 @@ class Segments:
         self._open = False  # whether the last live segment may still grow
         self._saved = 0
 
-    def append(self, shard: Shard) -> Listing:
-        """Writes the rows that came since the last call and are still in the ring; returns what is live now."""
-        oldest, committed = shard.oldest, shard.committed
+    def append(self, shard: Shard, committed: int | None = None) -> Listing:
+        """Writes the rows that came since the last call and are still in the ring; returns what is live now.
+
+        committed: as if the shard ended before this row. Its writer may go on meanwhile: rows that it writes over are
+        not in the listing.
+        """
+        committed = shard.committed if committed is None else committed
         if committed < self._saved:
             raise ValueError(f"the shard ends at row {committed}, before the {self._saved} rows that were saved of it")
-        self._saved = max(self._saved, oldest)
         while self._saved < committed:
+            self._saved = max(self._saved, shard.oldest)
             self._extend(shard, committed)
+        oldest = shard.oldest
         self._live = [segment for segment in self._live if segment.last >= oldest]
         return Listing(shard.worker, shard.boot, oldest, committed, tuple(self._live))
 
@@ -132,7 +137,11 @@ class Segments:
         pieces = []
         while start < committed and length < self._segment_bytes:
             stop = min(start + step, committed)
-            pieces.append(encode(shard.read(start, stop), shard.schema))
+            try:
+                pieces.append(encode(shard.read(start, stop), shard.schema))
+            except NotHeld:  # the writer came round: what is saved before them is not in the ring any more either
+                self._saved = shard.oldest
+                return
             running.update(pieces[-1])
             start, length = stop, length + len(pieces[-1])
         try:

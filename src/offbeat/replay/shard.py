@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from offbeat.memory import fence
 from offbeat.replay.block import pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
 _ALIGNMENT = 64
 _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # the header's cursors; the rest of its 64 bytes is spare
+
+
+class NotHeld(ValueError):
+    """Rows that are not in the ring, or no longer."""
 
 
 class Shard:
@@ -86,11 +91,13 @@ class Shard:
         # Never back: a write that was interrupted half-way has spoilt the rows under it until they are written over.
         if stop > cursors[_WRITING]:
             cursors[_WRITING] = stop
+            fence()
         place, width = start % self.capacity, self._width
         if place + count > self.capacity or self._beside:
             self._put(rows, stop)
         else:
             self._bytes[place * width : (place + count) * width] = data
+        fence()
         cursors[_COMMITTED] = stop
         return count
 
@@ -117,13 +124,38 @@ class Shard:
     def read(self, start: int, stop: int) -> Chunk:
         """A copy of the rows [start, stop) with every field of the schema, for saving."""
         if not self.oldest <= start <= stop <= self.committed:
-            raise ValueError(
-                f"rows {start} to {stop} are not all held: the shard holds {self.oldest} to {self.committed}"
-            )
+            raise NotHeld(f"rows {start} to {stop} are not all held: the shard holds {self.oldest} to {self.committed}")
         sequence = np.arange(start, stop)
         beside = {name: array[sequence % self.capacity] for name, array in self._beside.items()}
         rows = self._row, self.gather(sequence).tobytes(), stop - start, beside
+        fence()
+        if start < self.oldest:
+            raise NotHeld(f"rows from {start} on were written over while they were read: {self.oldest} is the oldest")
         return Chunk(rows, worker=self.worker, boot=self.boot, sequence=start)
+
+    def look(self, start: int, stop: int) -> Iterator[Chunk]:
+        """The rows [start, stop) where they stand, in one piece or two: good until the writer comes round again."""
+        while start < stop:
+            place = start % self.capacity
+            count = min(stop - start, self.capacity - place)
+            beside = {name: array[place : place + count] for name, array in self._beside.items()}
+            data = self._bytes[place * self._width : (place + count) * self._width]
+            yield Chunk((self._row, data, count, beside), start, worker=self.worker, boot=self.boot)
+            start += count
+
+    def cut(self, env: int | None = None) -> None:
+        """Marks the newest row of an environment, or of each, as truncated where it ended nothing: nothing follows it.
+
+        For the writer alone, when an episode cannot go on.
+        """
+        columns = [self._columns[name] for name in ("env", "terminated", "truncated")]
+        held = np.arange(self.committed - 1, self.oldest - 1, -1) % self.capacity
+        envs = columns[0][held]
+        wanted = np.unique(envs) if env is None else [env]
+        for each in wanted:
+            if len(found := np.flatnonzero(envs == each)[:1]):
+                place = held[found[0]]
+                columns[2][place] |= not columns[1][place]
 
     def restore(self, chunks: Iterable[Chunk]) -> None:
         """Puts rows back under their own sequences; the chunks follow each other. What was held before is forgotten."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.pace import Pace
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
+from offbeat.trace import NO_TRACE, Trace
 from offbeat.types import Array, Chunk, EnvSpec, Metrics, Schema
 from offbeat.weights.publication import Publication
 
@@ -43,14 +45,16 @@ class Agent:
         self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end=bool(planned))
 
     @classmethod
-    def from_config(cls, config: Config, spec: EnvSpec) -> Agent:
+    def from_config(cls, config: Config, spec: EnvSpec, shards: Sequence[Shard] = ()) -> Agent:
+        """For a runner. shards: those that collectors write to; without any, the agent has one of its own."""
         agent = cls.__new__(cls)
-        agent._prepare(config, spec, has_end=True)
+        agent._prepare(config, spec, True, shards)
         return agent
 
-    def _prepare(self, config: Config, spec: EnvSpec, has_end: bool) -> None:
+    def _prepare(self, config: Config, spec: EnvSpec, has_end: bool, shards: Sequence[Shard] = ()) -> None:
         run, learner = config.run, config.learner
         self.config, self.spec = config, spec
+        self.trace: Trace = NO_TRACE
         self.pace = Pace(run.updates_per_step, run.warmup_steps)
         self.streams = Streams(run.seed)
         planned = self.pace.planned(run.total_steps)
@@ -66,12 +70,9 @@ class Agent:
             precision=run.precision,
         )
         self.schema = Schema.transitions(spec)
-        try:
-            self.shard = Shard(self.schema, run.capacity)
-        except (MemoryError, ValueError) as error:
-            size = Shard.nbytes(self.schema, run.capacity) / 2**30
-            raise UsageError(f"capacity={run.capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
-        self.experience = Uniform([self.shard], n_step=learner.n_step, gamma=learner.gamma)
+        shards = shards or [self._own_shard(run.capacity)]
+        self.shard, self.shards = shards[0], {str(shard.worker): shard for shard in shards}
+        self.experience = Uniform(shards, n_step=learner.n_step, gamma=learner.gamma)
         self.steps = 0
         self._policies: dict[int, Policy] = {}
         self._published: Publication | None = None
@@ -79,6 +80,13 @@ class Agent:
         self._saved: dict[Path, Checkpoints] = {}
         # Of an own loop: episode and step of each environment, and what its policy remembers.
         self._counts, self._carry = np.zeros((2, 0), np.int64), np.zeros((0, 0), np.float32)
+
+    def _own_shard(self, capacity: int) -> Shard:
+        try:
+            return Shard(self.schema, capacity)
+        except (MemoryError, ValueError) as error:
+            size = Shard.nbytes(self.schema, capacity) / 2**30
+            raise UsageError(f"capacity={capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
 
     # A loop of your own: act, observe, update.
 
@@ -193,7 +201,12 @@ class Agent:
 
     def add(self, chunk: Chunk) -> None:
         """Rows into replay, and into the statistics that normalise."""
-        self.steps += self.shard.write(chunk)
+        self.shard.write(chunk)
+        self.take(chunk)
+
+    def take(self, chunk: Chunk) -> None:
+        """Rows that are in replay already, into the statistics that normalise."""
+        self.steps += len(chunk)
         self.learner.observe(chunk)
 
     def learn(self, count: int) -> None:
@@ -204,21 +217,30 @@ class Agent:
         dtype = np.float64 if self.config.run.precision == "float64" else np.float32
         with denormals_flushed():
             for _ in range(count):
-                batch = self.experience.sample(sampling, self.config.learner.batch_size)
-                self.learner.update(batch, np.asarray(noise.standard_normal(self.learner.noise_shape, dtype)))
+                with self.trace("sample"):
+                    batch = self.experience.sample(sampling, self.config.learner.batch_size)
+                    draws = np.asarray(noise.standard_normal(self.learner.noise_shape, dtype))
+                with self.trace("update"):
+                    self.learner.update(batch, draws)
 
     def policy(self, num_envs: int) -> Policy:
         """The policy that acts for `num_envs` environments; it has no weights before `load`."""
         if num_envs not in self._policies:
-            own = self.learner.own_acting
-            self._policies[num_envs] = make_policy(
-                self.learner.policy_description(),
-                num_envs=num_envs,
-                acting=self.config.run.acting,
-                spec=self.spec,
-                actor=None if own is None else resolve(own, self.config.learner.acts_with),
-            )
+            self._policies[num_envs] = self.policy_factory(num_envs)()
         return self._policies[num_envs]
+
+    def policy_factory(self, num_envs: int, **options: int) -> Callable[[], Policy]:
+        """Makes such a policy, in this process or in another. options: as for `make_policy`."""
+        own = self.learner.own_acting
+        return partial(
+            make_policy,
+            self.learner.policy_description(),
+            num_envs=num_envs,
+            acting=self.config.run.acting,
+            spec=self.spec,
+            actor=None if own is None else resolve(own, self.config.learner.acts_with),
+            **options,
+        )
 
     def publication(self) -> Publication:
         """The acting weights of this moment; the same object until they change."""
@@ -259,7 +281,7 @@ class Agent:
         directory.mkdir(parents=True, exist_ok=True)
         # The object knows which rows are on disk already: a further save writes only what is new.
         checkpoints = self._saved.setdefault(directory, Checkpoints(directory))
-        checkpoints.save(self.snapshot(), {"0": self.shard}, self.steps)
+        checkpoints.save(self.snapshot(), self.shards, self.steps)
         return Path(path)
 
     def load(self, path: str | Path) -> None:
@@ -268,7 +290,7 @@ class Agent:
         checkpoints = Checkpoints(directory)
         snapshot = checkpoints.load("latest")
         self.restore(snapshot)
-        checkpoints.load_replay("latest", {"0": self.shard})
+        checkpoints.load_replay("latest", self.shards)
         self._saved = {directory: checkpoints}
 
 

@@ -16,15 +16,12 @@ import torch
 from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
-from offbeat.collect.inline import Inline
 from offbeat.deploy import LoadedPolicy, load_policy
-from offbeat.envs import Vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.console import Console
-from offbeat.observe.loggers import check_loggers
-from offbeat.references import name_of, resolve
-from offbeat.run.agent import Agent, check_same
-from offbeat.run.callbacks import Callbacks, gather
+from offbeat.references import name_of
+from offbeat.run.agent import check_same
+from offbeat.run.build import Parts, budget, build
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
@@ -80,8 +77,8 @@ def train_config(
     config: Config, *, env: Any = None, eval_env: Any = None, callbacks: Iterable[object] | None = None
 ) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
-    with _threads(config.run.threads):
-        parts = _build(Environments(config, env, eval_env), callbacks)
+    with _threads(budget(config.run).learner):
+        parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             directory = RunDirectory.create(config, versions())
             directory.lock()
@@ -132,8 +129,8 @@ def resume(
             raise UsageError(
                 f"{path} ended at total_updates={config.run.total_updates}, which still holds: give a larger one too"
             )
-        with _threads(config.run.threads):
-            parts = _build(Environments(config, env, eval_env), callbacks)
+        with _threads(budget(config.run).learner):
+            parts = build(Environments(config, env, eval_env), callbacks)
             check_same(notes, config.algorithm, parts.agent.spec)
             with Stop() as stop:
                 return _train(parts, directory, checkpoint, stop)
@@ -168,78 +165,19 @@ def evaluate_run(
     return EvaluationOfRun(*results, video=film)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What a runner drives."""
-
-    agent: Agent
-    collector: Inline
-    evaluation: Vector
-    callbacks: Callbacks | None
-
-
-def _build(environments: Environments, callbacks: Iterable[object] | None) -> _Parts:
-    """Everything that a run needs, before anything is written: whatever does not fit is refused here."""
-    config, run = environments.config, environments.config.run
-    check_loggers(run.logger)
-    told = gather(callbacks, run.stop_return)
-    shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
-    vector = environments.training()
-    agent = Agent.from_config(config, vector.spec)
-    if agent.learner.planned_updates == 0:
-        raise UsageError(
-            f"total_steps={run.total_steps} with warmup_steps={run.warmup_steps} and updates_per_step="
-            f"{run.updates_per_step:g} makes no update: nothing would be learned; use more steps or a shorter warm-up"
-            + "".join(f"; {note}" for note in [presets.sentence(config)] if note is not None)
-        )
-    evaluation = environments.evaluation(run.eval_episodes, run.seed)
-    _check_apart(vector, evaluation)
-    collector = Inline(
-        vector,
-        agent.policy(vector.num_envs),
-        agent.schema,
-        agent.streams.acting,
-        random_steps=run.random_steps,
-        reward_shaping=shaping,
-        total_steps=run.total_steps,
-    )
-    return _Parts(agent, collector, evaluation, told)
-
-
-def _check_apart(training: Vector, evaluation: Vector) -> None:
-    mine, theirs = training.spec, evaluation.spec
-    if (mine.layout, mine.action_low, mine.action_high, mine.choices) != (
-        theirs.layout,
-        theirs.action_low,
-        theirs.action_high,
-        theirs.choices,
-    ):
-        raise UsageError(
-            f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
-            "pass an eval_env with the same spaces"
-        )
-    if any(own is other for own in training.owned for other in evaluation.owned):
-        raise UsageError(
-            f"training and evaluation got the same {mine.name} object, and evaluation would reset it in the middle of "
-            "training's episodes: make the environment inside the factory, or pass another one as eval_env"
-        )
-
-
-def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop) -> RunResult:
+def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop) -> RunResult:
     """Trains in a directory that this process has locked, from its checkpoint if one is named."""
     config, run = parts.agent.config, parts.agent.config.run
     with (
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
-        closing(
-            Runner(parts.agent, parts.collector, parts.evaluation, directory, console, stop, parts.callbacks)
-        ) as runner,
+        closing(parts.runner(directory, console, stop)) as runner,
     ):
         preset = presets.sentence(config) if checkpoint is None else None
         console.start([*_introduction(config, parts, directory), *([] if preset is None else [preset])])
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
-        if parts.evaluation.spec.max_episode_steps is None:
+        if parts.time_limit is None:
             runner.note(f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end")
         try:
             if preset is not None:
@@ -259,11 +197,12 @@ def _train(parts: _Parts, directory: RunDirectory, checkpoint: str | None, stop:
         return result
 
 
-def _introduction(config: Config, parts: _Parts, directory: RunDirectory) -> list[str]:
+def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list[str]:
     run, count = config.run, parts.collector.num_envs
+    threads = f"{torch.get_num_threads()} thread(s)" if not run.collectors else f"threads: {budget(run)}"
     return [
         f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {run.total_steps:,} steps, "
-        f"seed {run.seed}, {parts.agent.learner.device}, {torch.get_num_threads()} thread(s)",
+        f"seed {run.seed}, {parts.agent.learner.device}, {threads}",
         f"files: {directory.path}",
     ]
 
@@ -280,6 +219,11 @@ def _conclusion(result: RunResult, runner: Runner) -> list[str]:
         lines.append(
             f"evaluation at step {last.step:,}: {last.mean_return:.1f} (std {last.std_return:.1f}) "
             f"over {last.episodes} episodes"
+        )
+    if runner.processes is not None:
+        lines.append(
+            f"waits: learner {runner.processes.waited:.0f} s, collectors {runner.processes.collectors_waited:.0f} s"
+            + (f"; collectors replaced: {runner.processes.restarts}" if runner.processes.restarts else "")
         )
     if result.status == "stopped":
         lines.append(f"go on with: offbeat resume {result.path}")

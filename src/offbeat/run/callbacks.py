@@ -1,8 +1,9 @@
 """Callbacks: your code at four moments of a run, each of which may end it.
 
-A callback is any object with at least one of the methods of `Callback`; the others are optional. A method that returns
-a true value ends the run as if it had reached its total; text is the reason that summary.json and the console give.
-Checkpoints hold nothing of callbacks: what one of yours remembers is yours to keep.
+A callback is any object with at least one of the methods of `Callback`; the others are optional, and a further `on_...`
+is taken for a misspelt one. A method that returns a true value ends the run as if it had reached its total; text is the
+reason that summary.json and the console give. Checkpoints hold nothing of callbacks: what one of yours remembers is
+yours to keep.
 """
 
 from __future__ import annotations
@@ -142,11 +143,14 @@ def gather(callbacks: Iterable[object] | None, stop_return: float | None) -> Cal
 def _check(callback: object, where: str) -> None:
     if isinstance(callback, type):
         raise UsageError(f"{where} is the class {_called(callback)}, not an object; use {_called(callback)}()")
-    missing = [method for method in METHODS if not hasattr(callback, method)]
     for name in (each for each in dir(callback) if each.startswith("on_") and each not in METHODS):
-        if close := difflib.get_close_matches(name, missing, n=1, cutoff=0.75):
-            raise UsageError(f"{where} ({_called(callback)}) has a method {name}; did you mean {close[0]}?")
-    if len(missing) == len(METHODS):
+        if callable(getattr(callback, name)):
+            close = difflib.get_close_matches(name, METHODS, n=1)
+            raise UsageError(
+                f"{where} ({_called(callback)}) has a method {name}, which no run calls: "
+                + (f"did you mean {close[0]}?" if close else f"name it otherwise, or one of {', '.join(METHODS)}")
+            )
+    if not any(hasattr(callback, method) for method in METHODS):
         raise UsageError(
             f"{where} ({_called(callback)}) has none of the methods of a callback; give it at least one of "
             f"{', '.join(METHODS)}"

@@ -63,15 +63,20 @@ class Checkpoints:
         self._segments: dict[str, Segments] = {}
         self._newest: str | None = None  # the folder that this object saved last, or went on from
 
-    def save(self, snapshot: Snapshot, shards: Mapping[str, Shard], step: int) -> str:
-        """Saves the snapshot and the shards' rows, of which only new ones are written; returns the folder's name."""
+    def save(
+        self, snapshot: Snapshot, shards: Mapping[str, Shard], step: int, ends: Mapping[str, int] | None = None
+    ) -> str:
+        """Saves the snapshot and the shards' rows, of which only new ones are written; returns the folder's name.
+
+        ends: as if each shard ended before this row, where its writer has gone on since the snapshot.
+        """
         for name in shards:
             if not SHARD_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot name a shard; use small letters, digits, - and _")
         with self._saving(f"the checkpoint at step {step} could not be saved in {self.root}"):
             self._prepare()
             previous = self._newest or self._pointed("latest")
-            replay = {name: self._follow(name).append(shard) for name, shard in shards.items()}
+            replay = {name: self._follow(name).append(shard, (ends or {}).get(name)) for name, shard in shards.items()}
             folder = self._commit("step", step, snapshot, replay)
             durable.write_file(self._folders / "latest", f"{folder}\n".encode())
         self._newest = folder

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,16 +101,14 @@ class RunDirectory:
             return False
         return status["state"] == "running" and time.time() - status["heartbeat"] < 10 * HEARTBEAT_SECONDS
 
-    def status(self, state: str, *, force: bool = False) -> None:
-        """Writes status.json, at most every two seconds unless forced."""
+    def status(self, state: str, others: Callable[[], list[dict[str, Any]]] = list, *, force: bool = False) -> None:
+        """Writes status.json, at most every two seconds unless forced. others: the run's other processes."""
         now = time.monotonic()
         if not force and now < self._next_heartbeat:
             return
         self._next_heartbeat = now + HEARTBEAT_SECONDS
-        process = {"name": "learner", "pid": os.getpid(), "state": state, "heartbeat": time.time()}
-        self._write(
-            "status.json", {"pid": os.getpid(), "state": state, "heartbeat": time.time(), "processes": [process]}
-        )
+        mine = {"pid": os.getpid(), "state": state, "heartbeat": time.time()}
+        self._write("status.json", {**mine, "processes": [{"name": "learner", **mine}, *others()]})
 
     def summary(self, values: dict[str, Any]) -> None:
         self._write("summary.json", values)

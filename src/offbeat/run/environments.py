@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 from offbeat.algorithms.configs import Config
 from offbeat.envs import Vector, is_vector_env, make_vector
 from offbeat.errors import UsageError
 from offbeat.run.evaluate import MOST_ENVIRONMENTS
+from offbeat.types import EnvSpec
 
 
 class Environments:
@@ -29,15 +33,37 @@ class Environments:
                 f"{called(self.env)} is one vector environment and training uses it: pass eval_env= for evaluation, "
                 "or a factory that makes the environment instead of the environment itself"
             )
-        return self._vector(self.env, "train", run.num_envs, run.seed)
+        return self._maker(self.env, "train", run.num_envs, run.seed)()
+
+    def looked_at(self) -> tuple[EnvSpec, EnvSpec]:
+        """What training and evaluation environments are like, from one of each that is made for this and closed."""
+        makers = self.part(0, 1), self.evaluation_maker(1, self.config.run.seed)
+        with closing(makers[0]()) as training, closing(makers[1]()) as evaluation:
+            return training.spec, evaluation.spec
+
+    def part(self, first_env: int, num_envs: int) -> Callable[[], Vector]:
+        """Makes a collector's share of the training environments, in another process."""
+        run = self.config.run
+        if is_vector_env(self.env):
+            raise UsageError(
+                f"{called(self.env)} is one vector environment, which collectors cannot share: pass a factory that "
+                "makes it, or use collectors=0"
+            )
+        return self._maker(
+            self.env, "train", num_envs, run.seed, first_env=first_env, contain=max(0, run.max_crashes - 1)
+        )
 
     def evaluation(self, episodes: int, seed: int, **options: Any) -> Vector:
-        env = self.env if self.eval_env is None else self.eval_env
-        return self._vector(env, "eval", min(episodes, MOST_ENVIRONMENTS), seed, own_number=True, **options)
+        return self.evaluation_maker(episodes, seed, **options)()
 
-    def _vector(self, env: Any, purpose: str, num_envs: int, seed: int, **options: Any) -> Vector:
+    def evaluation_maker(self, episodes: int, seed: int, **options: Any) -> Callable[[], Vector]:
+        env = self.env if self.eval_env is None else self.eval_env
+        return self._maker(env, "eval", min(episodes, MOST_ENVIRONMENTS), seed, own_number=True, **options)
+
+    def _maker(self, env: Any, purpose: str, num_envs: int, seed: int, **options: Any) -> Callable[[], Vector]:
         run = self.config.run
-        return make_vector(
+        return partial(
+            make_vector,
             env,
             num_envs,
             seed=seed,

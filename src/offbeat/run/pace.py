@@ -21,5 +21,10 @@ class Pace:
         ratio = Fraction(repr(float(self.updates_per_step)))
         return max(0, (env_steps - self.warmup_steps) * ratio.numerator // ratio.denominator)
 
+    def covered(self, updates: int) -> int:
+        """The most steps to which no more than `updates` updates belong."""
+        ratio = Fraction(repr(float(self.updates_per_step)))
+        return self.warmup_steps + -(-(updates + 1) * ratio.denominator // ratio.numerator) - 1
+
     def updates_due(self, env_steps: int, updates: int) -> int:
         return max(0, self.planned(env_steps) - updates)

@@ -50,10 +50,7 @@ def play_run(
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
-    saved = SavedPolicy(path, checkpoint, seed=seed, env=env, **callables)
     missing = missing_display()
-    if missing is not None:
-        say(f"{missing}: there is no display to play on, so this becomes a video")
     render_mode = "human" if missing is None else "rgb_array"
     ended: list[Episode] = []
 
@@ -62,13 +59,19 @@ def play_run(
         say(f"episode {len(ended)}: return {episode.total_reward:.2f}, length {episode.length}")
 
     video = None
-    with closing(saved.vector(1, render_mode=render_mode)) as vector, Stop() as stop:
-        steps = _steps(vector, saved.policy(vector), episodes, stop, tell)
-        if missing is None:
-            _show(steps, vector)
-        else:
-            video = saved.write_video(_pictures(steps, vector), vector, f"play-step-{saved.step}")
-            say(f"video: {video}")
+    with Stop() as stop:
+        saved = SavedPolicy(path, checkpoint, seed=seed, env=env, **callables)
+        if missing is not None:
+            say(f"{missing}: there is no display to play on, so this becomes a video")
+        with closing(saved.vector(1, render_mode=render_mode)) as vector:
+            steps = _steps(vector, saved.policy(vector), episodes, stop, tell)
+            if stop():
+                say("stopped before the first frame: nothing was played")
+            elif missing is None:
+                _show(steps, vector)
+            else:
+                video = saved.write_video(_pictures(steps, vector), vector, f"play-step-{saved.step}")
+                say(f"video: {video}")
     return Played(tuple(each.total_reward for each in ended), tuple(each.length for each in ended), video)
 
 
@@ -85,10 +88,15 @@ def missing_display() -> str | None:
 def _steps(
     vector: Vector, policy: Policy, episodes: int, stop: Callable[[], bool], tell: Callable[[Episode], None]
 ) -> Iterator[None]:
-    """Yields before each step of `episodes` episodes of environment 0, so that whoever drives it can look."""
+    """Yields before each step of `episodes` episodes of environment 0, so that whoever drives it can look.
+
+    What it begins with is seen in any case, whenever the wish to stop comes.
+    """
     observation, carry = vector.reset(), policy.initial_carry(vector.num_envs)
-    while episodes and not stop():
+    while episodes:
         yield
+        if stop():
+            return
         moved = advance(vector, policy, observation, carry, None)
         observation, carry = moved.step.observation, moved.carry
         for episode in (each for each in moved.step.finished if each.env == 0):

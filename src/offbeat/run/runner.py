@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from time import monotonic_ns, sleep
+from typing import Any
 
+from offbeat.collect.inline import Inline
+from offbeat.collect.processes import Processes
 from offbeat.deploy import export_policy
-from offbeat.envs import Vector
 from offbeat.errors import OffbeatError
 from offbeat.observe.console import Console
 from offbeat.observe.jsonl import Jsonl
@@ -17,46 +20,42 @@ from offbeat.run.agent import Agent, under
 from offbeat.run.callbacks import Callbacks, CheckpointEvent, ChunkEvent, EvaluationEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.directory import RunDirectory
-from offbeat.run.evaluate import Evaluation, evaluate
+from offbeat.run.evaluate import Evaluation
+from offbeat.run.evaluators import Evaluator
+from offbeat.run.lag import Lag
 from offbeat.run.progress import Progress
 from offbeat.run.versions import versions
 from offbeat.settings import flatten
-from offbeat.types import Array, Chunk, Weights
+from offbeat.trace import NO_TRACE, Trace, Tracer
+from offbeat.types import Array, Chunk
 
 UPDATES_BETWEEN_LOOKS = 16
 """So many updates run before the loop looks for a wish to stop."""
-
-
-class Collector(Protocol):
-    """Where chunks come from."""
-
-    @property
-    def rebuilds(self) -> bool: ...
-    def load(self, weights: Weights, version: int) -> None: ...
-    def poll(self, timeout: float = 0.0) -> Chunk: ...
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]: ...
-    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]: ...
-    def close(self) -> None: ...
+SECONDS_TO_WAIT = 0.05
+"""So long the loop waits for rows, or for an evaluation, before it looks around."""
 
 
 class Runner:
-    """Drives an agent through a run's directory, evaluating on `vector`.
+    """Drives an agent through a run's directory.
 
-    `stop` is asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one
-    did.
+    A collector in this process takes a step when every update that is due has been made. Collectors in processes of
+    their own go on meanwhile, as far as they are allowed to; their rows are in replay when we hear of them. `stop` is
+    asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one did.
     """
 
     def __init__(
         self,
         agent: Agent,
-        collector: Collector,
-        vector: Vector,
+        collector: Inline | Processes,
+        evaluator: Evaluator,
         directory: RunDirectory,
         console: Console,
         stop: Callable[[], bool],
         callbacks: Callbacks | None = None,
+        trace: Trace = NO_TRACE,
     ) -> None:
-        self.agent, self.collector, self.vector = agent, collector, vector
+        self.agent, self.collector, self.evaluator, self.trace = agent, collector, evaluator, trace
+        self.processes = collector if isinstance(collector, Processes) else None
         self.directory, self.console, self.stop, self.callbacks = directory, console, stop, callbacks
         self.run = agent.config.run
         every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
@@ -68,14 +67,16 @@ class Runner:
         self.stop_reason: str | None = None
         self.history: list[Evaluation] = []
         self._purge_step: int | None = None
-        self._lag, self._learned = 0, False
+        self._lag, self._learned = Lag(), False
         self._published: Any = None
+        self._evaluated: tuple[int, int] | None = None  # step and version of the last evaluation that was asked for
+        self._held: deque[Snapshot] = deque()  # of evaluations that are not known yet
 
     def resume(self, which: str) -> None:
         """Goes back to a checkpoint: every part of the run takes its state from it, logs lose what came after it."""
         snapshot = self.checkpoints.load(which)
         self.agent.restore(snapshot)
-        self.checkpoints.load_replay(which, {"0": self.agent.shard})
+        self.checkpoints.load_replay(which, self.agent.shards)
         inexact = self.collector.restore(under(snapshot.arrays, "collector/"), snapshot.values["collector"])
         for sentence in inexact:
             self.note(sentence)
@@ -87,6 +88,8 @@ class Runner:
             Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
             for line in read_jsonl(self.evaluations.path)
         ]
+        if self.history:
+            self._evaluated = self.history[-1].step, self.history[-1].version
         if self.checkpoints.forget_best_after(self.progress.step):
             self.progress.best_return = None  # it belonged to the steps that are taken back
         self._purge_step = self.progress.step + 1
@@ -94,26 +97,26 @@ class Runner:
 
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""
-        progress, begun = self.progress, self.progress.step
+        begun = self.progress.step
         for name in dict.fromkeys(self.run.logger):
             settings = flatten(self.agent.config)
             self.loggers.append(open_logger(name, self.directory.path, settings, self._purge_step, self.run.quiet))
         self._summary("running")
         if not self.checkpoints.names():
             self._checkpoint()  # so that a run killed at any moment has something to resume from
-        # What an interrupted run left undone comes first: updates, then a log or an evaluation.
-        while self._learn() and self._when_due() and not self._at_end():
-            self._publish()
-            self._collect()
-            self.directory.status("running")
-            self.console.progress(progress)
+        try:
+            self._loop()
+        except OffbeatError:
+            if self.processes is not None and self.progress.step > begun:
+                self._checkpoint()  # what was collected and learned is whole: only the collectors are not
+            raise
         reason = self.stop_reason
         if self.stop():
             status = "stopped"
         else:
             if self.agent.learner.pending():
                 self._log()
-            status = "finished" if self._evaluate() else "stopped"
+            status = "finished" if self._evaluate() and self._hear_evaluations(wait=True) else "stopped"
         if self._purge_step is None or self._moved(begun) or status == "stopped":
             self._checkpoint()
         self.stop_reason = reason  # what a callback says of the final evaluation and checkpoint ends nothing
@@ -121,10 +124,24 @@ class Runner:
         self.directory.status(status, force=True)
         return status
 
+    def _loop(self) -> None:
+        # What an interrupted run left undone comes first: updates, then a log or an evaluation.
+        while self._learn() and self._when_due() and not self._at_end():
+            self._publish()
+            self._collect()
+            self._hear_evaluations()
+            self.directory.status("running", self._others)
+            self.console.progress(self.progress)
+
+    def _others(self) -> list[dict[str, Any]]:
+        """The run's other processes, for status.json."""
+        return ([] if self.processes is None else self.processes.processes()) + self.evaluator.processes()
+
     def _at_end(self) -> bool:
         progress = self.progress
         by_updates = progress.total_updates is not None and progress.updates >= progress.total_updates
-        return self.stop() or by_updates or progress.step >= progress.total_steps or self.stop_reason is not None
+        by_steps = progress.step >= progress.total_steps and not self._due()
+        return self.stop() or by_updates or by_steps or self.stop_reason is not None
 
     def _tell(self, event: Callable[..., Any], *details: Any) -> None:
         if self.callbacks is not None:
@@ -136,46 +153,79 @@ class Runner:
         return self.progress.step > begun or self._learned
 
     def _publish(self) -> None:
-        publication = self.agent.publication()
-        if publication is not self._published:
-            self.collector.load(publication.weights, publication.version)
-            self._published = publication
+        with self.trace("publish"):
+            publication = self.agent.publication()
+            if publication is not self._published:
+                self.collector.load(publication.weights, publication.version)
+                self._published = publication
 
     def _collect(self) -> None:
+        """Takes in what there is; in this process that is one step of every environment."""
+        if self.processes is not None:
+            most = self.agent.pace.covered(self.progress.updates) + self.run.slack
+            self.processes.allow(min(most, self.progress.total_steps - 1))
+            idle = self._updates_allowed() == 0
+            with self.trace("wait" if idle else "take"):
+                chunks = self.processes.take(SECONDS_TO_WAIT if idle else 0.0)
+            with self.trace("take"):
+                for chunk in chunks:
+                    self.agent.take(chunk)
+                    self._took(chunk)
+            return
+        assert isinstance(self.collector, Inline)
         try:
             chunk = self.collector.poll()
         except (KeyboardInterrupt, OffbeatError):
             if self.stop() and not self.collector.rebuilds:
                 return  # Ctrl-C went to environments in processes of their own, too: their end is our wish
             raise
-        self.agent.add(chunk)
+        with self.trace("write"):
+            self.agent.add(chunk)
+            self._took(chunk)
+
+    def _took(self, chunk: Chunk) -> None:
         self.progress.after(chunk)
         if len(chunk):
-            self._lag = self.progress.updates - int(chunk.columns["version"][0])
+            version = int(chunk.columns["version"][0])
+            since = None if self.processes is None else self.processes.published_at(version)
+            self._lag.add(self.progress.updates - version, None if since is None else (monotonic_ns() - since) / 1e9)
         if self.callbacks is not None:
             self._tell(ChunkEvent, chunk)
+
+    def _due(self) -> int:
+        """Updates that belong to the steps taken and are not made yet."""
+        progress = self.progress
+        due = self.agent.pace.updates_due(progress.step, progress.updates)
+        return due if progress.total_updates is None else min(due, progress.total_updates - progress.updates)
+
+    def _updates_allowed(self) -> int:
+        """Updates that may be made now: those that are due, while no collector acts with weights that are too old."""
+        due, most = self._due(), self.run.max_policy_lag
+        if self.processes is None or most is None:
+            return due
+        acting = self.processes.oldest_version()
+        return min(due, most, due if acting is None else max(0, acting + most - self.progress.updates))
 
     def _learn(self) -> bool:
         """Makes the updates that are due; False when asked to stop in between (the rest is made on resume).
 
-        A callback that ends the run leaves the rest for a resume, too, and the run ends as at its total.
+        With collectors beside us only some at a time, so that they hear of new weights, and we of them. A callback that
+        ends the run leaves the rest for a resume, too, and the run ends as at its total.
         """
         progress = self.progress
-        due = self.agent.pace.updates_due(progress.step, progress.updates)
-        if progress.total_updates is not None:
-            due = min(due, progress.total_updates - progress.updates)
-        while due > 0:
+        while (due := self._updates_allowed()) > 0:
             if self.stop():
                 return False
             count = min(due, UPDATES_BETWEEN_LOOKS)
             self.agent.learn(count)
             progress.updates += count
-            due -= count
             self._learned = True
             if self.callbacks is not None:
                 self._tell(UpdateEvent, count, self.agent)
                 if self.stop_reason is not None:
                     break
+            if self.processes is not None:
+                break
         return True
 
     def _when_due(self) -> bool:
@@ -202,14 +252,18 @@ class Runner:
             "episodes": progress.episodes,
             "return_100": progress.return_100,
             "length_100": progress.length_100,
-            "replay": self.agent.shard.size,
+            "replay": len(self.agent.experience),
             "updates_per_step": self._ratio(),
-            "policy_lag": self._lag,
+            "policy_lag": self._lag.latest,
+            **self._asynchronous(),
             "steps_per_second": progress.steps_per_second,
             "updates_per_second": progress.updates_per_second,
             **progress.losses,
             **{f"{group}_rate": rate for group, rate in learner.rates().items()},
         }
+        for name in ("replay", "updates_per_step", "policy_lag"):
+            if numbers[name] is not None:
+                self.trace.counter(name, numbers[name])
         where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
         self.metrics.write({**where, **numbers})
         shown = {name: value for name, value in numbers.items() if value is not None}
@@ -217,63 +271,106 @@ class Runner:
         for logger in self.loggers:
             logger.write(progress.step, shown)
 
+    def _asynchronous(self) -> dict[str, float]:
+        """What only collectors beside us have: who waited for whom so far, and the age of the weights that acted."""
+        if self.processes is None:
+            return {}
+        return {
+            "policy_lag_seconds": self._lag.latest_seconds,
+            "learner_waited": self.processes.waited,
+            "collectors_waited": self.processes.collectors_waited,
+            "restarts": self.processes.restarts,
+        }
+
     def _ratio(self) -> float | None:
         """Updates made per step since the warm-up."""
         steps = self.progress.step - self.run.warmup_steps
         return self.progress.updates / steps if steps > 0 else None
 
     def _evaluate(self) -> bool:
-        """Plays the evaluation episodes with the weights of this moment, unless these have been played already.
+        """Has the evaluation episodes played with the weights of this moment, unless these have been already.
 
         False when asked to stop in between: the evaluation then has not happened.
         """
         publication, progress = self.agent.publication(), self.progress
-        if self.history and self.history[-1].step == progress.step and self.history[-1].version == publication.version:
+        if self._evaluated == (progress.step, publication.version):
             return True
-        policy = self.agent.policy(self.vector.num_envs)
-        policy.load(publication.weights)
-        try:
-            results = evaluate(self.vector, policy, self.run.eval_episodes, self.stop)
-        except (KeyboardInterrupt, OffbeatError):
-            if self.stop() and not self.vector.rebuilds:
-                return False  # as in `_collect`
-            raise
-        if results is None:
-            return False
-        result = Evaluation(progress.step, publication.version, *results)
+        with self.trace("evaluate"):
+            if not self.evaluator.submit(progress.step, publication):
+                return False
+            self._evaluated = progress.step, publication.version
+            if self.evaluator.pending:
+                self._held.append(self._snapshot({}, {}))
+            return self._hear_evaluations()
+
+    def _hear_evaluations(self, wait: bool = False) -> bool:
+        """Records the evaluations that have become known; False when asked to stop while waiting for the rest."""
+        while True:
+            for result in self.evaluator.results():
+                self._record(result, self._held.popleft() if self._held else None)
+            if not wait or not self.evaluator.pending:
+                return True
+            if self.stop():
+                return False
+            with self.trace("wait"):
+                sleep(SECONDS_TO_WAIT)
+
+    def _record(self, result: Evaluation, held: Snapshot | None) -> None:
+        """held: the state that was evaluated, where it is not that of this moment."""
+        progress = self.progress
         self.history.append(result)
         self.evaluations.write(result.to_json())
         best = progress.best_return is None or result.mean_return > progress.best_return
         if best:
             progress.best_return = result.mean_return
-            self.checkpoints.save_best(self._snapshot(), progress.step)
-        self.console.evaluation(progress.step, result.mean_return, result.std_return, result.episodes, best)
-        self.directory.log(f"step {progress.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
+            self.checkpoints.save_best(held or self._snapshot(*self._collector_state()), result.step)
+        self.console.evaluation(result.step, result.mean_return, result.std_return, result.episodes, best)
+        self.directory.log(f"step {result.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
         for logger in self.loggers:
             logger.write(
-                progress.step, {"evaluation_return": result.mean_return, "evaluation_return_std": result.std_return}
+                result.step, {"evaluation_return": result.mean_return, "evaluation_return_std": result.std_return}
             )
         self._tell(EvaluationEvent, result)
-        return True
 
-    def _snapshot(self) -> Snapshot:
+    def _collector_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Where the collectors stand; what they had written up to there is taken in."""
+        if self.processes is None:
+            assert isinstance(self.collector, Inline)
+            return self.collector.snapshot()
+        arrays, values, chunks = self.processes.snapshot()
+        for chunk in chunks:
+            self.agent.take(chunk)
+            self._took(chunk)
+        return arrays, values
+
+    def _snapshot(self, arrays: dict[str, Array], values: dict[str, Any]) -> Snapshot:
+        """The run at this moment, with the collectors' state as it was given."""
         snapshot = self.agent.snapshot()
-        arrays, values = self.collector.snapshot()
         files = {"metrics": self.metrics.sync(), "evaluations": self.evaluations.sync()}
+        bookkeeping = self.progress.bookkeeping()
+        if self.evaluator.pending:
+            bookkeeping["next"]["eval"] = self.progress.step  # what is not known yet is lost in a crash, and made anew
         return Snapshot(
             {**snapshot.arrays, **{f"collector/{name}": array for name, array in arrays.items()}},
             {**snapshot.values, "collector": values, "progress": self.progress.counters()},
-            {**snapshot.notes, "files": files, "progress": self.progress.bookkeeping()},
+            {**snapshot.notes, "files": files, "progress": bookkeeping},
         )
 
     def _checkpoint(self) -> None:
-        step = self.progress.step
-        name = self.checkpoints.save(self._snapshot(), {"0": self.agent.shard}, step)
-        notes = {"algorithm": self.agent.config.algorithm, "env": self.run.env, "step": step, "versions": versions()}
-        learner = self.agent.learner
-        export_policy(
-            self.directory.path / "policy", self.agent.publication(), learner.policy_description(), learner.spec, notes
-        )
+        with self.trace("checkpoint"):
+            snapshot = self._snapshot(*self._collector_state())
+            step = self.progress.step
+            ends = None if self.processes is None else self.processes.ends
+            name = self.checkpoints.save(snapshot, self.agent.shards, step, ends)
+            notes = {"algorithm": self.agent.config.algorithm, "env": self.run.env, "step": step}
+            learner = self.agent.learner
+            export_policy(
+                self.directory.path / "policy",
+                self.agent.publication(),
+                learner.policy_description(),
+                learner.spec,
+                {**notes, "versions": versions()},
+            )
         path = self.directory.path / "checkpoints" / name
         if step:
             self.console.checkpoint(step, path)
@@ -306,31 +403,45 @@ class Runner:
             **scored,
             "train_return_100": progress.return_100,
             "updates_per_step": self._ratio(),
-            "policy_lag": {"updates": self._lag},
-            "waits": {},
-            "restarts": 0,
-            "lost": {},
+            "policy_lag": self._lag.summary(),
+            **self._supervision(),
         }
         self.directory.summary(summary)
         for logger in self.loggers:
             logger.summarise(summary)
 
+    def _supervision(self) -> dict[str, Any]:
+        """Who waited for whom, in seconds, what was restarted, and which data was lost."""
+        processes = self.processes
+        if processes is None:
+            return {"waits": {}, "restarts": 0, "lost": {}}
+        return {
+            "waits": {"learner": processes.waited, "collectors": processes.collectors_waited},
+            "restarts": processes.restarts,
+            "restarted_environments": processes.restarted_environments,
+            "lost": {"quarantined_rows": processes.quarantined_rows},
+        }
+
     def fail(self, trace: str) -> None:
         """Marks the run as failed; its last checkpoint stays as it is.
 
-        On a full disk not even this can be written: then the error that ended the run is what matters, not this one.
+        On a full disk not even this can be written, and a logger may raise: then the error that ended the run is what
+        matters, not this one.
         """
         with contextlib.suppress(OSError):
-            self._summary("failed")
-            self.directory.status("failed", force=True)
             self.directory.log("failed\n" + trace)
+            self.directory.status("failed", force=True)
+        try:
+            self._summary("failed")
+        except Exception as error:
+            self.console.note(f"the summary could not be written: {type(error).__name__}: {error}")
 
     def note(self, text: str) -> None:
         self.console.note(text)
         self.directory.log(text)
 
     def close(self) -> None:
-        for what, parts in (("the environments", (self.collector, self.vector)), ("a logger", self.loggers)):
+        for what, parts in (("the environments", (self.collector, self.evaluator)), ("a logger", self.loggers)):
             for each in parts:
                 try:
                     each.close()
@@ -338,3 +449,6 @@ class Runner:
                     self.note(f"closing {what} raised {type(error).__name__}: {error}")
         self.metrics.close()
         self.evaluations.close()
+        self.trace.close()
+        if self.run.trace:
+            Tracer.end(self.directory.path / "trace.json")

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs import SAC, ActorCritic, OffPolicy
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.networks import MLP, Critics, OwnActor, OwnCritics, OwnSampler, own_name, short_name
+from offbeat.algorithms.torch.networks import MLP, Critics, OwnCritics, OwnNetwork, OwnSampler, own_name, short_name
+from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import resolve
 from offbeat.types import EnvSpec
@@ -30,12 +31,15 @@ def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
         )
 
 
-def network(
-    config: OffPolicy, module: nn.Module, own: bool, device: torch.device, dtype: torch.dtype, names: str = ""
-) -> Network:
-    """A module with its parameters in one vector, its gradients explicit where the settings and the module allow it."""
+def network(config: OffPolicy, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
+    """A module with its parameters in one vector, its gradients explicit where the settings and the module allow it.
+
+    name: what an error calls it.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UsageError(f"your {name} has no parameter that could learn; use a module that has some")
     explicit = config.gradients == "auto" and device.type == "cpu"
-    rename = short_name if not own else own_name if names == "own" else str
+    rename = short_name if isinstance(module, MLP | Critics) else own_name
     return Network(module.to(device, dtype), rename, explicit, config.compile)
 
 
@@ -48,18 +52,15 @@ def build(
     actor_outputs: int,
 ) -> tuple[Network, Network]:
     """Actor and stacked critics. First weights come from `rng`; own modules draw theirs from torch, seeded by it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(int(rng.integers(2**62)))
-        actor_module, critic_module = _actor(config, spec, rng, actor_outputs), _critics(config, spec, rng)
-    actor = network(config, actor_module, config.actor is not None, device, dtype, "own")
-    critic = network(config, critic_module, config.critic is not None, device, dtype)
-    return actor, critic
+    with seeded(int(rng.integers(2**62)), device):
+        actor, critic = _actor(config, spec, rng, actor_outputs), _critics(config, spec, rng)
+    return network(config, "actor", actor, device, dtype), network(config, "critic", critic, device, dtype)
 
 
 def _actor(config: ActorCritic, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
     if config.actor is not None:
         module = resolve(config.actor, "actor")(spec)
-        return OwnSampler(module) if hasattr(module, "sample") else OwnActor(module)
+        return OwnSampler(module) if hasattr(module, "sample") else OwnNetwork(module)
     sizes = (spec.observation_size, *config.hidden, outputs)
     return MLP(sizes, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
 
@@ -83,6 +84,15 @@ def zeros(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return obs, state, action
 
 
+def refuse_sampler(name: str, actor: Network, takes: str) -> None:
+    """For algorithms that never ask a user's actor to sample: what they take from it is its forward's."""
+    if isinstance(actor.module, OwnSampler):
+        raise UsageError(
+            f"your actor has a method sample, which {name} never calls: it takes {takes} from forward; return them "
+            "there and remove or rename sample (SAC with Box actions is what calls it)"
+        )
+
+
 def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | None, rule: str) -> None:
     """Two rows of zeros through a network, so that a user's own module fails here and in words."""
     network.module.eval()  # so that batch norm and its like do not count these rows
@@ -91,5 +101,7 @@ def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | 
     except (RuntimeError, TypeError, AttributeError) as error:
         raise UsageError(f"your {name} raised {type(error).__name__} on two rows of zeros: {error}") from error
     network.module.train()
+    if not isinstance(out, Tensor):
+        raise UsageError(f"your {name} returned a {type(out).__name__}: {rule}")
     if width is not None and out.shape != (2, width):
         raise UsageError(f"your {name} gave {tuple(out.shape)} for 2 rows: {rule}")

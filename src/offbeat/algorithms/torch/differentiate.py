@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.torch.networks import MLP, Critics, Layer
-from offbeat.errors import UsageError
 
 Tape = Any
 """What `forward` keeps for `backward`; valid until the same network's next `forward`."""
@@ -48,8 +47,6 @@ class Network:
     ) -> None:
         self.module, self.rename, self._compile = module, rename, compile
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if not parameters:
-            raise UsageError(f"{type(module).__name__} has no parameter that could learn; use a module that has some")
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.gradient = torch.zeros_like(self.flat)
         for parameter, view in zip(parameters, views(self.flat, parameters), strict=True):

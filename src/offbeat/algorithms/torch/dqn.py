@@ -18,8 +18,9 @@ from offbeat.algorithms.configs import DQN
 from offbeat.algorithms.torch.actor_critic import check_spaces, network, try_out
 from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.networks import MLP, OwnActor
+from offbeat.algorithms.torch.networks import MLP, OwnNetwork
 from offbeat.algorithms.torch.optimise import Adam, apply
+from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import UsageError
 from offbeat.references import name_of, resolve
 from offbeat.types import EnvSpec
@@ -47,13 +48,12 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
         )
     assert spec.choices is not None
     sizes = (spec.observation_size, *config.hidden, spec.choices + config.dueling)
-    with torch.random.fork_rng():
-        torch.manual_seed(int(rng.integers(2**62)))
+    with seeded(int(rng.integers(2**62)), device):
         if config.critic is not None:
-            module: torch.nn.Module = OwnActor(resolve(config.critic, "critic")(spec))
+            module: torch.nn.Module = OwnNetwork(resolve(config.critic, "critic")(spec))
         else:
             module = MLP(sizes, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
-    critic = network(config, module, config.critic is not None, device, dtype, "own")
+    critic = network(config, "critic", module, device, dtype)
     obs = critic.flat.new_zeros(2, spec.observation_size)
     try_out("critic", critic, (obs,), sizes[-1], f"return one value per action, (batch, {spec.choices})")
     return State(critic, critic.copy(), Adam(critic.flat))

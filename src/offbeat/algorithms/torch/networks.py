@@ -132,14 +132,15 @@ class OwnCritics(nn.Module):
         values = [member(*inputs) for member in self.members]
         shape = (len(obs),) if self.choices is None else (len(obs), self.choices)
         for value in values:
-            if value.numel() != math.prod(shape):
+            if not isinstance(value, Tensor) or value.numel() != math.prod(shape):
+                gave = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
                 each = "one value per row" if self.choices is None else f"{self.choices} values per row"
-                raise UsageError(f"your critic gave {tuple(value.shape)} for a batch of {len(obs)}; return {each}")
+                raise UsageError(f"your critic gave {gave} for a batch of {len(obs)}; return {each}")
         return torch.stack([value.reshape(shape) for value in values])
 
 
-class OwnActor(nn.Module):
-    """A user's actor that maps observations to mean and log standard deviation: -> (B, 2A), side by side."""
+class OwnNetwork(nn.Module):
+    """A user's module of observations alone: -> (B, n). Several outputs (mean and log_std) stand side by side."""
 
     def __init__(self, own: nn.Module) -> None:
         super().__init__()
@@ -147,13 +148,8 @@ class OwnActor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         out = self.own(obs)
-        if isinstance(out, tuple | list):
-            out = torch.cat(tuple(out), -1)
-        if not isinstance(out, Tensor):
-            raise UsageError(
-                f"your actor returned a {type(out).__name__}; return (mean, log_std), or one tensor of both"
-            )
-        return out
+        joined: Tensor = torch.cat(tuple(out), -1) if isinstance(out, tuple | list) else out
+        return joined
 
 
 class OwnSampler(nn.Module):
@@ -169,7 +165,7 @@ class OwnSampler(nn.Module):
 
 
 def own_name(name: str) -> str:
-    """A parameter of a user's own actor, as the user named it."""
+    """A parameter of a user's own module, as the user named it."""
     return name.removeprefix("own.")
 
 

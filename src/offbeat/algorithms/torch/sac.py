@@ -177,10 +177,25 @@ def update_actor(state: State, config: SAC, parts: list[Piece], temperature: Ten
     return {"actor_loss": -temperature * entropy - total(values) / count, "entropy": entropy}
 
 
-def update_temperature(state: State, target_entropy: float, entropy: Tensor, rate: float) -> dict[str, Tensor]:
-    """One step on  -log_temperature * mean (log pi + target_entropy)."""
-    apply(state.log_temperature, entropy - target_entropy, state.temperature_adam, rate)
+def update_temperature(
+    state: State, config: SAC, usual_target: float, entropy: Tensor, rate: float
+) -> dict[str, Tensor]:
+    """One step on  -log_temperature * mean (log pi + target entropy),  where it is learned.
+
+    usual_target: the entropy to aim at where the settings name none.
+    """
+    if not isinstance(config.temperature, Learned):
+        return {}
+    target = config.temperature.target_entropy
+    apply(state.log_temperature, entropy - (usual_target if target is None else target), state.temperature_adam, rate)
     return {"temperature": state.log_temperature.exp()}
+
+
+def finish(state: State, config: SAC) -> None:
+    """Counts the update, and moves the target where it is due."""
+    state.updates += 1
+    if state.updates % config.target_every == 0:
+        state.target.follow(state.critic, config.tau)
 
 
 def update(
@@ -193,13 +208,8 @@ def update(
     metrics = update_critic(state, config, parts, members, temperature, rates["critic"])
     if state.updates % config.actor_every == 0:
         metrics |= update_actor(state, config, parts, temperature, rates["actor"])
-        if isinstance(config.temperature, Learned):
-            target = config.temperature.target_entropy
-            target = -float(spec.action_size) if target is None else target
-            metrics |= update_temperature(state, target, metrics["entropy"], rates["temperature"])
-    state.updates += 1
-    if state.updates % config.target_every == 0:
-        state.target.follow(state.critic, config.tau)
+        metrics |= update_temperature(state, config, -float(spec.action_size), metrics["entropy"], rates["temperature"])
+    finish(state, config)
     return metrics
 
 

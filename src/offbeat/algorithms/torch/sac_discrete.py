@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.configs import SAC, Learned
-from offbeat.algorithms.torch.actor_critic import build, check_spaces, try_out, zeros
+from offbeat.algorithms.configs import SAC
+from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, try_out, zeros
 from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.optimise import apply
-from offbeat.algorithms.torch.sac import GROUPS, State, least, new_state, update_temperature
+from offbeat.algorithms.torch.sac import GROUPS, State, finish, least, new_state, update_temperature
+from offbeat.errors import UsageError
 from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
@@ -27,8 +28,15 @@ __all__ = ["GROUPS", "State", "init", "noise_shape", "policy_description", "upda
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
     """First weights from `rng`."""
     check_spaces("SAC", spec, discrete=True)
+    for name in ("log_std_min", "log_std_max"):
+        if getattr(config, name) != getattr(type(config), name):
+            raise UsageError(
+                f"{name}={getattr(config, name):g} clamps the deviation of Gaussian actions, and {spec.name} has "
+                f"Discrete ones: leave {name} out"
+            )
     assert spec.choices is not None
     actor, critic = build(config, spec, rng, device, dtype, spec.choices)
+    refuse_sampler("SAC with Discrete actions", actor, "logits")
     obs, state, _ = zeros(spec, actor.flat)
     try_out("actor", actor, (obs,), spec.choices, f"return one logit per action, (batch, {spec.choices})")
     try_out("critic", critic, (obs, state), None, "")
@@ -92,13 +100,10 @@ def update(
     metrics = update_critic(state, config, batch, members, temperature, rates["critic"])
     if state.updates % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, temperature, rates["actor"])
-        if isinstance(config.temperature, Learned):
-            target = config.temperature.target_entropy
-            target = 0.5 * math.log(spec.choices) if target is None else target
-            metrics |= update_temperature(state, target, metrics["entropy"], rates["temperature"])
-    state.updates += 1
-    if state.updates % config.target_every == 0:
-        state.target.follow(state.critic, config.tau)
+        metrics |= update_temperature(
+            state, config, 0.5 * math.log(spec.choices), metrics["entropy"], rates["temperature"]
+        )
+    finish(state, config)
     return metrics
 
 

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
-from offbeat.algorithms.torch.actor_critic import build, check_spaces, try_out, zeros
+from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, try_out, zeros
 from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.differentiate import Network, Tape
-from offbeat.algorithms.torch.networks import MLP, OwnSampler
+from offbeat.algorithms.torch.networks import MLP
 from offbeat.algorithms.torch.optimise import Adam, apply
-from offbeat.errors import UsageError
 from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
@@ -45,8 +44,7 @@ def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     """First weights from `rng`."""
     check_spaces(type(config).__name__, spec, discrete=False)
     actor, critic = build(config, spec, rng, device, dtype, spec.action_size)
-    if isinstance(actor.module, OwnSampler):
-        raise UsageError(f"your actor has a method sample, but {type(config).__name__} takes actions from forward")
+    refuse_sampler(type(config).__name__, actor, "actions")
     obs, state, action = zeros(spec, actor.flat)
     rule = f"return actions in [-1, 1], (batch, {spec.action_size})"
     try_out("actor", actor, (obs,), spec.action_size, rule)

@@ -1,0 +1,331 @@
+"""Collectors in processes of their own: the parent's side. Rows stay in shared memory; only counts travel."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from offbeat.collect.children import SECONDS_TO_CLOSE, Child
+from offbeat.collect.control import BUSY, STARTING, STATES, Control
+from offbeat.collect.process import Job, State
+from offbeat.errors import CheckpointError
+from offbeat.memory import Memory
+from offbeat.replay.shard import Shard
+from offbeat.types import Array, Chunk, Schema, Weights
+from offbeat.weights.shared import Layout, SharedWeights, layout_of
+
+SECONDS_BETWEEN_LOOKS = 0.05
+SHORTEST_NAP, LONGEST_NAP = 20e-6, 500e-6
+SECONDS_FOR_SNAPSHOT = 5.0
+SECONDS_TO_START = 60.0
+MOST_INTERRUPTIONS = 3
+VERSIONS_REMEMBERED = 10_000
+
+Order = Callable[["Place", Memory, Layout], Job]
+"""What a collector is to do, once the weights have a place."""
+
+
+@dataclass
+class Place:
+    """What stays when a collector process ends and another takes its place.
+
+    taken: rows that the learner has taken in. began: rows that were there when the process was started.
+    state: where the process is to go on from. interrupted: how often, since it last moved.
+    """
+
+    worker: int
+    first_env: int
+    num_envs: int
+    shard: Shard
+    shard_memory: Memory
+    control: Control
+    control_memory: Memory
+    taken: int = 0
+    began: int = 0
+    state: State | None = None
+    interrupted: int = 0
+    child: Child = field(init=False)
+
+    @classmethod
+    def create(cls, worker: int, first_env: int, num_envs: int, schema: Schema, capacity: int) -> Place:
+        shard, control = Memory.create(Shard.nbytes(schema, capacity)), Memory.create(Control.nbytes(num_envs))
+        place = cls(
+            worker,
+            first_env,
+            num_envs,
+            Shard(schema, capacity, worker=worker, buffer=shard.map()),
+            shard,
+            Control(num_envs, control.map()),
+            control,
+        )
+        place.control.episodes[:] = -1
+        return place
+
+
+def make_places(schema: Schema, num_envs: int, collectors: int, capacity: int) -> list[Place]:
+    """Environments and capacity in equal shares, as far as they go."""
+    bounds = [num_envs * worker // collectors for worker in range(collectors + 1)]
+    return [
+        Place.create(worker, start, stop - start, schema, max(stop - start, capacity * (stop - start) // num_envs))
+        for worker, (start, stop) in enumerate(itertools.pairwise(bounds))
+    ]
+
+
+class Processes:
+    """Collector processes, kept alive. What they write into their shards is told of by `take`.
+
+    A vector step may begin while there are at most `allow`ed steps, made and permitted together; each collector has at
+    most `collect_ahead` permits. hang_seconds: a step that takes longer is interrupted; after twice as long, the
+    process is replaced. synchronous: there is no new permit before the rows of all earlier ones are taken in. `note` is
+    where to say what a person should know.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        order: Order,
+        *,
+        collect_ahead: int,
+        hang_seconds: float,
+        most_deaths: int,
+        synchronous: bool = False,
+    ) -> None:
+        self._places, self._order = list(places), order
+        self.note: Callable[[str], None] = print
+        self._ahead, self._hang, self._most_deaths = collect_ahead, hang_seconds, most_deaths
+        self._synchronous = synchronous
+        self._weights: SharedWeights | None = None
+        self._next_look, self._snapshots = 0.0, 0
+        self._published: deque[tuple[int, int]] = deque(maxlen=VERSIONS_REMEMBERED)
+        self.waited = 0.0  # seconds in which the learner waited for rows
+
+    @property
+    def num_envs(self) -> int:
+        return sum(place.num_envs for place in self._places)
+
+    @property
+    def rebuilds(self) -> bool:
+        return True
+
+    @property
+    def steps(self) -> int:
+        """Rows that were taken in."""
+        return sum(place.taken for place in self._places)
+
+    @property
+    def restarts(self) -> int:
+        return sum(place.child.restarts for place in self._places if self._weights is not None)
+
+    @property
+    def collectors_waited(self) -> float:
+        """Seconds in which collectors waited for permission, added up."""
+        return sum(place.control.waited for place in self._places) / 1e9
+
+    @property
+    def restarted_environments(self) -> int:
+        return sum(place.control.restarted for place in self._places)
+
+    @property
+    def quarantined_rows(self) -> int:
+        return sum(place.control.quarantined for place in self._places)
+
+    def oldest_version(self) -> int | None:
+        """The oldest weights that a collector is acting with at this moment, if one is."""
+        busy = [place.control.version for place in self._places if place.control.state == BUSY]
+        return min(busy, default=None)
+
+    def published_at(self, version: int) -> int | None:
+        """When these weights were published, if not long ago (time.monotonic_ns)."""
+        return next((when for each, when in reversed(self._published) if each == version), None)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """For status.json."""
+        return [
+            {
+                "name": place.child.name,
+                "pid": place.child.pid,
+                "state": STATES[place.control.state],
+                "heartbeat": time.time() - (time.monotonic_ns() - place.control.heartbeat) / 1e9,
+            }
+            for place in self._places
+            if self._weights is not None
+        ]
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Publishes weights; the first starts the collectors."""
+        first = self._weights is None
+        if self._weights is None:
+            layout = layout_of(weights)
+            memory = Memory.create(SharedWeights.nbytes(layout))
+            self._weights = SharedWeights(layout, memory.map())
+            for place in self._places:
+                place.child = self._child(place, memory, layout)
+        self._weights.publish(version, weights)
+        self._published.append((version, time.monotonic_ns()))
+        if first:
+            self._look()
+
+    def _child(self, place: Place, memory: Memory, layout: Layout) -> Child:
+        def job() -> Job:
+            place.control.state, place.control.heartbeat = STARTING, time.monotonic_ns()
+            place.control.asked = place.control.answered
+            place.began = place.shard.committed
+            job, place.state = self._order(place, memory, layout), None
+            return job
+
+        inherited = (place.shard_memory.descriptor, place.control_memory.descriptor, memory.descriptor)
+        return Child(f"collector {place.worker}", "offbeat.collect.process", job, inherited, self._most_deaths)
+
+    def allow(self, steps: int) -> None:
+        """A vector step may begin while the steps made and permitted are at most `steps`."""
+        for place in self._places:
+            place.control.others = self.steps - place.taken
+        ahead = [(place.control.permit - place.control.calls, place) for place in self._places]
+        if self._synchronous and any(left or place.taken < place.shard.committed for left, place in ahead):
+            return
+        planned = sum(place.shard.committed + place.num_envs * max(0, left) for left, place in ahead)
+        most = 1 if self._synchronous else self._ahead
+        while planned <= steps:
+            left, place = min(ahead, key=lambda each: each[0])
+            if left >= most:
+                break
+            ahead[ahead.index((left, place))] = (left + 1, place)
+            place.control.permit += 1
+            planned += place.num_envs
+
+    def take(self, timeout: float = 0.0) -> list[Chunk]:
+        """The rows that came since the last call, where they stand; waits for some, but not longer than `timeout`."""
+        start, nap = time.monotonic(), SHORTEST_NAP
+        while True:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._look()
+            chunks = [chunk for place in self._places for chunk in self._taken(place, place.shard.committed)]
+            if chunks or now - start >= timeout:
+                break
+            time.sleep(nap)
+            nap = min(2 * nap, LONGEST_NAP)
+        if timeout:
+            self.waited += time.monotonic() - start
+        return chunks
+
+    def _taken(self, place: Place, until: int) -> list[Chunk]:
+        chunks = list(place.shard.look(place.taken, until))
+        place.taken = until
+        if chunks:
+            place.child.progressed()
+            chunks[-1].finished = tuple(place.control.hear())
+        return chunks
+
+    def _look(self) -> None:
+        """Starts what is due, hears messages, and replaces what has died or hangs."""
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        for place in self._places:
+            self._replace(place)
+            while (message := place.child.receive()) is not None:
+                self._hear(message)
+            self._watch(place)
+
+    def _replace(self, place: Place) -> None:
+        if (death := place.child.look()) is not None:
+            self.note(f"{death}\n{place.child.name} is replaced; the rows that it has written stay")
+
+    def _hear(self, message: tuple[str, Any]) -> None:
+        kind, content = message
+        if kind == "note":
+            self.note(content)
+
+    def _watch(self, place: Place) -> None:
+        """A collector that does not move is interrupted, and killed if that does not help."""
+        if place.child.pid is None:
+            return
+        still = (time.monotonic_ns() - place.control.heartbeat) / 1e9
+        patience = max(self._hang, SECONDS_TO_START) if place.control.state == STARTING else self._hang
+        words = f"{place.child.name} has not moved for {still:.0f} s"
+        if still < patience:
+            place.interrupted = 0
+        elif still > 2 * patience or place.control.state != BUSY:
+            self.note(f"{words} and is ended")
+            place.child.kill()
+        elif still > patience * (1 + place.interrupted / MOST_INTERRUPTIONS):
+            place.interrupted += 1  # again, if need be: the environment's own code may not have run at that moment
+            self.note(f"{words}: its environment is interrupted")
+            place.child.signal(signal.SIGUSR1)
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any], list[Chunk]]:
+        """Where every collector stands, between two of its steps, and the rows up to there that are not taken in yet.
+
+        Nobody stops for longer than it takes to say so. Of one that does not answer (it has died, or hangs) there are
+        only the rows, and it would begin new episodes.
+        """
+        self._snapshots += 1
+        for place in self._places:
+            place.control.asked = self._snapshots
+        until = time.monotonic() + SECONDS_FOR_SNAPSHOT
+        arrays: dict[str, Array] = {}
+        values, chunks = [], []
+        for place in self._places:
+            state = self._answer(place, until) if self._weights is not None else place.state
+            own: dict[str, Any] = {"state": None, "episodes": place.control.episodes.tolist(), "calls": 0}
+            rows = place.shard.committed
+            if state is not None:
+                arrays |= {f"{place.worker}/{name}": array for name, array in state[0].items()}
+                own["state"], rows = state[1], state[1]["rows"]
+            values.append({**own, "rows": rows})
+            chunks += self._taken(place, rows)
+        return arrays, {"collectors": values}, chunks
+
+    def _answer(self, place: Place, until: float) -> State | None:
+        while place.child.pid is not None and time.monotonic() < until:
+            message = place.child.receive(0.01)
+            if message is None:
+                self._replace(place)
+            elif message[0] == "snapshot" and message[1][0] == self._snapshots:
+                state: State = message[1][1]
+                return state
+            else:
+                self._hear(message)
+        return None
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """One past the last row of each shard that was taken in."""
+        return {str(place.worker): place.taken for place in self._places}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
+        """Lets every collector go on from a snapshot when it is started; its rows are in the shards already."""
+        saved = values["collectors"]
+        if len(saved) != len(self._places):
+            raise CheckpointError(
+                f"the checkpoint was made with {len(saved)} collectors, this run has {len(self._places)}; use the same"
+            )
+        for place, own in zip(self._places, saved, strict=True):
+            prefix = f"{place.worker}/"
+            state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            if len(own["episodes"]) != place.num_envs:
+                raise CheckpointError(
+                    f"collector {place.worker} had {len(own['episodes'])} environments in the checkpoint, and has "
+                    f"{place.num_envs} now; use the same num_envs"
+                )
+            place.control.episodes[:] = np.asarray(own["episodes"])
+            place.taken = own["rows"]
+            place.state = None if own["state"] is None else (state, own["state"])
+        return []
+
+    def close(self) -> None:
+        if self._weights is not None:
+            until = time.monotonic() + SECONDS_TO_CLOSE
+            for place in self._places:
+                place.control.stop = 1
+            for place in self._places:
+                place.child.close(until)
+        for place in self._places:
+            place.shard_memory.close()
+            place.control_memory.close()

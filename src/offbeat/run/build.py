@@ -1,0 +1,218 @@
+"""From a config and its environments to the parts of a run, before anything is written."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat import presets
+from offbeat.algorithms.configs import Config, Run
+from offbeat.collect.inline import Inline, Shaping
+from offbeat.collect.process import Job
+from offbeat.collect.processes import Place, Processes, make_places
+from offbeat.errors import UsageError
+from offbeat.memory import Memory
+from offbeat.observe.console import Console
+from offbeat.observe.loggers import check_loggers
+from offbeat.references import resolve
+from offbeat.replay.shard import Shard
+from offbeat.run import evaluator_process
+from offbeat.run.agent import Agent
+from offbeat.run.callbacks import Callbacks, gather
+from offbeat.run.directory import RunDirectory
+from offbeat.run.environments import Environments
+from offbeat.run.evaluate import MOST_ENVIRONMENTS
+from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
+from offbeat.run.runner import Runner
+from offbeat.trace import NO_TRACE, Tracer
+from offbeat.types import EnvSpec, Schema
+from offbeat.weights.shared import Layout
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many threads everybody has. learner: 0 leaves torch's own choice."""
+
+    learner: int
+    collectors: int
+    cores: int
+
+    def __str__(self) -> str:
+        return f"learner {self.learner}, collectors {self.collectors} x 1, evaluation 1, on {self.cores} cores"
+
+
+def budget(run: Run) -> Threads:
+    """Threads that fit the machine: one for each collector and for evaluation, and the others for the learner."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if run.threads or not run.collectors:
+        return Threads(run.threads, run.collectors, cores)
+    return Threads(max(1, cores - run.collectors - 1), run.collectors, cores)
+
+
+class Recording:
+    """Where processes write their trace, once the run has a directory; None where it has none."""
+
+    def __init__(self) -> None:
+        self.trace: tuple[Path, bool] | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a runner drives. time_limit: of an evaluation episode, where there is one that we know of."""
+
+    agent: Agent
+    collector: Inline | Processes
+    evaluator: InlineEvaluator | ProcessEvaluator
+    callbacks: Callbacks | None
+    time_limit: int | None
+    recording: Recording
+
+    def runner(self, directory: RunDirectory, console: Console, stop: Callable[[], bool]) -> Runner:
+        """The runner in a directory, of which the parts hear only now."""
+        run, trace = self.agent.config.run, NO_TRACE
+        if run.trace:
+            path = directory.path / "trace.json"
+            Tracer.begin(path)
+            trace = self.agent.trace = Tracer(path, "learner", cpu=run.trace_cpu)
+            self.agent.learner.trace_halves(trace)
+            self.recording.trace = path, run.trace_cpu
+        runner = Runner(self.agent, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
+        if isinstance(self.collector, Inline):
+            self.collector.trace = trace
+        else:
+            self.collector.note = runner.note
+        if isinstance(self.evaluator, InlineEvaluator):
+            self.evaluator.stop = stop
+        else:
+            self.evaluator.note = runner.note
+        return runner
+
+
+def build(environments: Environments, callbacks: Iterable[object] | None) -> Parts:
+    """Everything that a run needs: whatever does not fit is refused here."""
+    run = environments.config.run
+    check_loggers(run.logger)
+    told = gather(callbacks, run.stop_return)
+    shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
+    return _beside(environments, told, shaping) if run.collectors else _in_one(environments, told, shaping)
+
+
+def _in_one(environments: Environments, callbacks: Callbacks | None, shaping: Shaping | None) -> Parts:
+    """Collection and evaluation in this process."""
+    config, run = environments.config, environments.config.run
+    vector = environments.training()
+    agent = _agent(config, vector.spec)
+    evaluation = environments.evaluation(run.eval_episodes, run.seed)
+    _check_same_spaces(vector.spec, evaluation.spec)
+    if any(own is other for own in vector.owned for other in evaluation.owned):
+        raise UsageError(
+            f"training and evaluation got the same {vector.spec.name} object, and evaluation would reset it in the "
+            "middle of training's episodes: make the environment inside the factory, or pass another one as eval_env"
+        )
+    collector = Inline(
+        vector,
+        agent.policy(vector.num_envs),
+        agent.schema,
+        agent.streams.acting,
+        random_steps=run.random_steps,
+        reward_shaping=shaping,
+        total_steps=run.total_steps,
+    )
+    evaluator = InlineEvaluator(evaluation, lambda: agent.policy(evaluation.num_envs), run.eval_episodes)
+    return Parts(agent, collector, evaluator, callbacks, evaluation.spec.max_episode_steps, Recording())
+
+
+def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Shaping | None) -> Parts:
+    """Collectors and evaluation in processes of their own."""
+    config, run = environments.config, environments.config.run
+    spec, evaluation = environments.looked_at()
+    _check_same_spaces(spec, evaluation)
+    places = make_places(Schema.transitions(spec), run.num_envs, run.collectors, run.capacity)
+    agent, recording = _agent(config, spec, [place.shard for place in places]), Recording()
+
+    def collect(place: Place, weights: Memory, layout: Layout) -> Job:
+        return Job(
+            worker=place.worker,
+            make_vector=environments.part(place.first_env, place.num_envs),
+            make_policy=agent.policy_factory(place.num_envs, first_env=place.first_env, total_envs=run.num_envs),
+            schema=agent.schema,
+            first_env=place.first_env,
+            num_envs=place.num_envs,
+            capacity=place.shard.capacity,
+            shard=place.shard_memory,
+            control=place.control_memory,
+            weights=weights,
+            layout=layout,
+            generator=_generator(agent, place),
+            state=place.state,
+            random_steps=run.random_steps,
+            reward_shaping=shaping,
+            total_steps=run.total_steps,
+            trace=recording.trace,
+        )
+
+    def evaluate(weights: Memory, layout: Layout) -> evaluator_process.Job:
+        num_envs = min(run.eval_episodes, MOST_ENVIRONMENTS)
+        return evaluator_process.Job(
+            environments.evaluation_maker(run.eval_episodes, run.seed),
+            agent.policy_factory(num_envs),
+            run.eval_episodes,
+            weights,
+            layout,
+            recording.trace,
+        )
+
+    collector = Processes(
+        places,
+        collect,
+        collect_ahead=run.collect_ahead,
+        hang_seconds=run.hang_seconds,
+        most_deaths=run.max_crashes,
+        synchronous=run.slack == 0,
+    )
+    evaluator = ProcessEvaluator(evaluate, run.max_crashes)
+    return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording)
+
+
+def _generator(agent: Agent, place: Place) -> dict[str, Any]:
+    """The state of a collector's own stream: where it stood, or a new one for each process.
+
+    The first collector's first is that of a run in one process.
+    """
+    if place.state is not None:
+        state: dict[str, Any] = place.state[1]["generator"]
+        return state
+    if place.worker == place.child.boots == place.began == 0:
+        return dict(agent.streams.acting.bit_generator.state)
+    entropy = [agent.config.run.seed, zlib.crc32(b"acting"), place.worker, place.child.boots, place.began]
+    return dict(np.random.PCG64(np.random.SeedSequence(entropy)).state)
+
+
+def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = ()) -> Agent:
+    agent, run = Agent.from_config(config, spec, shards), config.run
+    if agent.learner.planned_updates == 0:
+        raise UsageError(
+            f"total_steps={run.total_steps} with warmup_steps={run.warmup_steps} and updates_per_step="
+            f"{run.updates_per_step:g} makes no update: nothing would be learned; use more steps or a shorter warm-up"
+            + "".join(f"; {note}" for note in [presets.sentence(config)] if note is not None)
+        )
+    return agent
+
+
+def _check_same_spaces(mine: EnvSpec, theirs: EnvSpec) -> None:
+    if (mine.layout, mine.action_low, mine.action_high, mine.choices) != (
+        theirs.layout,
+        theirs.action_low,
+        theirs.action_high,
+        theirs.choices,
+    ):
+        raise UsageError(
+            f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
+            "pass an eval_env with the same spaces"
+        )

@@ -1,0 +1,13 @@
+"""Settings that are refused on their own, with what they need beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from offbeat.settings import train_settings
+
+NEEDS: dict[str, dict[str, Any]] = {
+    **{each.name: {"collectors": 1} for each in train_settings("sac") if each.help.startswith("With collectors:")},
+    "collectors": {"num_envs": 4},
+    "trace_cpu": {"trace": True},
+}

@@ -1,0 +1,290 @@
+"""Runs with collector processes: the same numbers as one process where they are synchronous, a held ratio where not."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import offbeat
+from offbeat.errors import UsageError
+from offbeat.observe.jsonl import read
+from offbeat.observe.timetable import timetable, validate
+from offbeat.replay.segments import rows
+from offbeat.run.api import evaluate_run
+from offbeat.run.checkpoint import Checkpoints
+
+SMALL: dict[str, Any] = {
+    "hidden": (8,),
+    "batch_size": 8,
+    "random_steps": 50,
+    "warmup_steps": 50,
+    "eval_episodes": 2,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+    "max_episode_steps": 30,
+    "threads": 1,
+    "logger": (),
+    "quiet": True,
+    "preset": None,
+}
+
+
+def train(out: Path, name: str, algorithm: str = "sac", env: Any = "Pendulum-v1", **settings: Any) -> offbeat.RunResult:
+    return offbeat.train(algorithm, env, out=str(out), name=name, **{**SMALL, **settings})
+
+
+def stored(path: Path) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    """The learner's arrays and every shard's rows in the newest checkpoint."""
+    checkpoints = Checkpoints(path)
+    arrays = checkpoints.load("latest").arrays
+    replay = checkpoints._manifest(checkpoints._resolve("latest")).replay
+    assert replay is not None
+    shards = []
+    for _, listing in sorted(replay.items()):
+        chunks = [chunk.columns for chunk in rows(path / "replay", listing)]
+        shards.append({name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]})
+    return {name: array for name, array in arrays.items() if name.startswith("learner/")}, shards
+
+
+def summary(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "summary.json").read_text())
+    return found
+
+
+class Slow(gymnasium.Env[Any, Any]):
+    """Every step takes `seconds`."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._seconds)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Counts:
+    """Steps and updates at every event."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def on_chunk(self, event: Any) -> None:
+        self.seen.append((event.step, event.updates))
+
+    def on_update(self, event: Any) -> None:
+        self.seen.append((event.step, event.updates))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings"),
+    [
+        ("sac", "Pendulum-v1", {"num_envs": 3, "normalise_observations": True}),
+        ("td3", "Pendulum-v1", {"updates_per_step": 0.3, "exploration": "ornstein_uhlenbeck"}),
+        ("dqn", "CartPole-v1", {"num_envs": 2, "updates_per_step": 2, "n_step": 3}),
+    ],
+)
+def test_with_slack_0_one_collector_gives_the_numbers_of_one_process(
+    algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    alone = train(tmp_path, "alone", algorithm, env, total_steps=400, **settings)
+    beside = train(tmp_path, "beside", algorithm, env, total_steps=400, collectors=1, slack=0, **settings)
+    (learned, [mine]), (learned_beside, [theirs]) = stored(alone.path), stored(beside.path)
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+    for name in learned:
+        np.testing.assert_array_equal(learned[name], learned_beside[name], err_msg=name)
+    assert alone.evaluation == beside.evaluation
+    assert alone.status == beside.status == "finished"
+
+
+def test_with_slack_rows_come_from_older_weights(tmp_path: Path) -> None:
+    result = train(tmp_path, "run", total_steps=600, collectors=1, slack=100, collect_ahead=50, updates_per_step=0.5)
+    assert summary(result.path)["policy_lag"]["most_updates"] > 10
+
+
+@pytest.mark.parametrize(
+    ("ratio", "settings"),
+    [
+        (0.5, {"collectors": 2, "num_envs": 4}),
+        (3.0, {"collectors": 2, "num_envs": 2}),
+        (1.0, {"collectors": 1, "num_envs": 1, "slack": 8}),
+    ],
+)
+def test_the_ratio_is_held_within_a_percent(ratio: float, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Over any window: deviations from the line must not span more than a percent of 10,000 steps."""
+    counts = Counts()
+    total = 2_000
+    result = train(tmp_path, "run", total_steps=total, updates_per_step=ratio, callbacks=[counts], **settings)
+    steps, updates = np.array([each for each in counts.seen if each[0] > 50]).T
+    ahead = (steps - 50) - updates / ratio  # steps whose updates are not made yet
+    assert ahead.min() > -1 - 1 / ratio, "the learner ran ahead"
+    assert ahead.max() - ahead.min() <= 100
+    assert result.status == "finished"
+    found = summary(result.path)
+    assert found["updates"] == int((found["env_steps"] - 50) * ratio)
+    assert abs(found["updates_per_step"] / ratio - 1) < 0.01
+    assert found["env_steps"] < total + settings["num_envs"]
+
+
+def test_a_slow_learner_makes_collectors_wait_and_slow_environments_the_learner(tmp_path: Path) -> None:
+    slow_learner = train(tmp_path, "learner", total_steps=300, collectors=1, hidden=(256, 256), batch_size=256)
+    slow_envs = train(
+        tmp_path, "envs", env=lambda: Slow(0.01), total_steps=150, collectors=1, max_episode_steps=20, eval_episodes=1
+    )
+    waits = summary(slow_learner.path)["waits"]
+    assert waits["collectors"] > waits["learner"]
+    waits = summary(slow_envs.path)["waits"]
+    assert waits["learner"] > 0.5
+    assert waits["learner"] > waits["collectors"]
+
+
+def test_max_policy_lag_bounds_how_old_acting_weights_may_be(tmp_path: Path) -> None:
+    settings = {"env": lambda: Slow(0.02), "total_steps": 100, "updates_per_step": 10, "collectors": 1}
+    settings |= {"collect_ahead": 8, "eval_episodes": 1, "max_episode_steps": 20}
+    free = train(tmp_path, "free", **settings)
+    bounded = train(tmp_path, "bounded", max_policy_lag=3, **settings)
+    assert summary(free.path)["policy_lag"]["most_updates"] > 3
+    assert summary(bounded.path)["policy_lag"]["most_updates"] <= 3
+    assert summary(bounded.path)["policy_lag"]["seconds_p50"] > 0
+
+
+def test_evaluation_does_not_stop_training_and_names_the_weights_that_it_was_of(tmp_path: Path) -> None:
+    moments: list[tuple[int, int]] = []
+
+    class Watch:
+        def on_evaluation(self, event: Any) -> None:
+            moments.append((event.evaluation.step, event.step))
+
+    result = offbeat.train(
+        "sac",
+        lambda: Slow(0.0),
+        eval_env=lambda: Slow(0.02),
+        callbacks=[Watch()],
+        out=str(tmp_path),
+        name="run",
+        **{**SMALL, "eval_every": 100, "eval_episodes": 1, "collectors": 1, "total_steps": 1_000},
+    )
+    assert [step for step, _ in moments] == sorted({step for step, _ in moments})
+    assert len(moments) == 10
+    assert any(later > step for step, later in moments), "training waited for every evaluation"
+    for evaluation in result.history:
+        assert 0 <= evaluation.version <= max(0, evaluation.step - 50)
+    assert result.evaluation is not None
+    assert result.evaluation.step >= 1_000
+
+
+def test_the_best_checkpoint_holds_the_weights_that_were_evaluated(tmp_path: Path) -> None:
+    result = train(tmp_path, "run", total_steps=800, collectors=1, eval_every=200)
+    best = max(result.history, key=lambda each: each.mean_return)
+    snapshot = Checkpoints(result.path).load("best")
+    assert int(snapshot.arrays["learner/updates"]) == best.version
+    again = evaluate_run(result.path, checkpoint="best", episodes=2)
+    assert again.returns == pytest.approx(best.returns)
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_every_row_and_the_ratio(tmp_path: Path) -> None:
+    first = train(
+        tmp_path, "run", total_steps=700, collectors=2, num_envs=4, updates_per_step=0.5, checkpoint_every=300
+    )
+    _, before = stored(first.path)
+    second = offbeat.resume(first.path, total_steps=1_400)
+    _, after = stored(second.path)
+    for old, new in zip(before, after, strict=True):
+        for name in old:
+            np.testing.assert_array_equal(old[name], new[name][: len(old[name])], err_msg=name)
+        follows = [
+            set(zip(each["env"].tolist(), each["episode"].tolist(), each["step"].tolist(), strict=True))
+            for each in (old, new)
+        ]
+        assert len(follows[1]) == len(new["env"]), "a step is there twice after the resume"
+        cut = len(old["env"])
+        for env in np.unique(new["env"]):
+            mine = new["env"] == env
+            last, first_new = np.flatnonzero(mine[:cut])[-1], cut + np.flatnonzero(mine[cut:])[0]
+            if not (new["terminated"][last] or new["truncated"][last]):
+                assert new["episode"][first_new] == new["episode"][last], "an episode was not gone on with"
+                np.testing.assert_array_equal(new["obs"][first_new], new["next_obs"][last])
+    found = summary(second.path)
+    assert found["updates"] == int((found["env_steps"] - 50) * 0.5)
+
+
+def test_the_trace_accounts_for_every_process(tmp_path: Path) -> None:
+    result = train(
+        tmp_path,
+        "run",
+        total_steps=1_500,
+        collectors=2,
+        num_envs=4,
+        trace=True,
+        eval_every=500,
+        checkpoint_every=500,
+        hidden=(64, 64),
+        batch_size=64,
+    )
+    trace = result.path / "trace.json"
+    assert validate(trace) == []
+    assert isinstance(json.loads(trace.read_text()), list)
+    tracks = {track.process: track for track in timetable(trace)}
+    assert {"learner", "collector 0", "collector 1", "evaluation"} <= tracks.keys()
+    for track in tracks.values():
+        assert track.unattributed / track.wall <= 0.05, track
+    spans = {span.name for track in tracks.values() for span in track.spans}
+    assert {"env step", "act", "write", "wait", "sample", "critic", "actor", "publish", "evaluate"} <= spans
+
+
+def test_trace_cpu_adds_processor_time(tmp_path: Path) -> None:
+    plain, with_cpu = (
+        train(tmp_path, name, total_steps=100, collectors=1, trace=True, trace_cpu=name == "cpu")
+        for name in ("plain", "cpu")
+    )
+    assert "tdur" not in (plain.path / "trace.json").read_text()
+    events = json.loads((with_cpu.path / "trace.json").read_text())
+    assert {event["pid"] for event in events if "tdur" in event} >= {
+        event["pid"] for event in events if event["ph"] == "X"
+    }
+
+
+def test_settings_of_collectors_are_refused_without_any() -> None:
+    for key, value in {
+        "slack": 5,
+        "collect_ahead": 2,
+        "max_policy_lag": 3,
+        "hang_seconds": 1,
+        "max_crashes": 2,
+    }.items():
+        with pytest.raises(UsageError, match=f"{key}.*collectors"):
+            offbeat.train("sac", "Pendulum-v1", **{key: value})
+    with pytest.raises(UsageError, match="num_envs >= 3"):
+        offbeat.train("sac", "Pendulum-v1", collectors=3)
+    with pytest.raises(UsageError, match="vector environment"):
+        offbeat.train(
+            "sac", gymnasium.make_vec("Pendulum-v1", 2), eval_env="Pendulum-v1", collectors=2, num_envs=2, quiet=True
+        )
+
+
+def test_threads_fit_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, "run", total_steps=120, collectors=1, threads=0, quiet=False)
+    assert "threads: learner" in capsys.readouterr().out
+
+
+def test_a_callback_ends_a_run_with_collectors(tmp_path: Path) -> None:
+    class Stop:
+        def on_update(self, event: Any) -> str | None:
+            return "enough" if event.updates >= 100 else None
+
+    result = train(tmp_path, "run", total_steps=100_000, collectors=1, callbacks=[Stop()])
+    assert (result.status, result.stop_reason) == ("finished", "enough")
+    assert list(read(result.path / "evaluations.jsonl"))

@@ -1,0 +1,234 @@
+"""Runs whose collectors, environments, evaluation and parents are killed, hung, stopped and broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_asynchronous import SMALL, stored, summary, train
+
+import offbeat
+import soak
+from offbeat.errors import OffbeatError
+from offbeat.run.checkpoint import Checkpoints
+
+FAULTY = "faulty_envs:make"
+
+
+def faulty(out: Path, how: str, *, steps: int = 400, times: int = 1, **settings: Any) -> offbeat.RunResult:
+    """Two environments in one collector, one of which goes wrong, on well-behaved evaluation environments."""
+    kwargs = {"how": how, "once": str(out / "once"), "times": times}
+    return train(
+        out,
+        "run",
+        env=FAULTY,
+        eval_env="offbeat_quiet:make",
+        total_steps=steps,
+        num_envs=2,
+        env_kwargs=kwargs,
+        **settings,
+    )
+
+
+def log_of(path: Path) -> str:
+    return (path / "log.txt").read_text()
+
+
+def processes_of(path: Path) -> dict[str, int]:
+    """The pid of every process of a run, by name, as status.json has them."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if (path / "status.json").exists():
+            found = {each["name"]: each["pid"] for each in json.loads((path / "status.json").read_text())["processes"]}
+            if "collector 0" in found:
+                return found
+        time.sleep(0.05)
+    raise AssertionError("the run has no collectors")
+
+
+def command(out: Path, name: str, **settings: Any) -> list[str]:
+    flags = {**SMALL, "env": "Pendulum-v1", "out": out, "name": name, **settings}
+    line = [sys.executable, "-m", "offbeat", "train", "sac"]
+    for key, value in flags.items():
+        flag = f"--{key.replace('_', '-')}"
+        if isinstance(value, bool):
+            line += [flag] if value else []
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            line += [flag, *(str(each) for each in values or ("none",))] if value is not None else [flag, "none"]
+    return line
+
+
+@pytest.mark.parametrize("how", ["raise", "nan"])
+def test_an_environment_that_goes_wrong_is_restarted_alone(how: str, tmp_path: Path) -> None:
+    result = faulty(tmp_path, how, collectors=1)
+    found = summary(result.path)
+    assert (result.status, found["restarts"]) == ("finished", 0)
+    assert (found["restarted_environments"], found["lost"]["quarantined_rows"]) == (
+        (1, 0) if how == "raise" else (0, 1)
+    )
+    assert "restarted alone" in log_of(result.path)
+    _, [rows] = stored(result.path)
+    assert np.isfinite(rows["next_obs"]).all()
+    cut = np.flatnonzero(rows["truncated"] & (rows["step"] < 19))
+    assert rows["step"][cut].tolist() == [5], "the episode does not end at its last good step"
+    other = rows["env"] != rows["env"][cut[0]]
+    np.testing.assert_array_equal(rows["step"][other], np.arange(other.sum()) % 20)
+
+
+def test_an_environment_that_hangs_is_interrupted_and_restarted_alone(tmp_path: Path) -> None:
+    result = faulty(tmp_path, "sleep", collectors=1, hang_seconds=1)
+    found = summary(result.path)
+    assert (found["restarts"], found["restarted_environments"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("how", "words"), [("deaf", "has not moved"), ("exit", "exit code 7")])
+def test_a_collector_that_is_lost_is_replaced(how: str, words: str, tmp_path: Path) -> None:
+    result = faulty(tmp_path, how, collectors=1, hang_seconds=0.5)
+    found = summary(result.path)
+    assert (result.status, found["restarts"]) == ("finished", 1)
+    assert words in log_of(result.path)
+    assert found["updates"] == found["env_steps"] - 50
+    _, [rows] = stored(result.path)
+    names = set(zip(*(rows[name].tolist() for name in ("env", "episode", "step")), strict=True))
+    assert len(names) == len(rows["env"])
+    assert (rows["truncated"] & (rows["step"] < 19)).sum() == 2, "both episodes end where the collector was lost"
+
+
+def test_a_crash_loop_stops_the_run_with_a_checkpoint_and_words(tmp_path: Path) -> None:
+    """Learning had begun; then nothing works any more."""
+
+    class Break:
+        def on_chunk(self, event: Any) -> None:
+            if event.step >= 200:
+                (tmp_path / "broken").touch()
+
+    with pytest.raises(OffbeatError, match=r"(?s)exit code 7.*3 times in a row"):
+        train(
+            tmp_path,
+            "run",
+            env=FAULTY,
+            eval_env="offbeat_quiet:make",
+            env_kwargs={"how": "exit", "once": str(tmp_path / "once"), "times": 0, "broken": str(tmp_path / "broken")},
+            callbacks=[Break()],
+            total_steps=5_000,
+            collectors=1,
+            max_crashes=3,
+        )
+    found = summary(tmp_path / "run")
+    assert found["status"] == "failed"
+    assert found["restarts"] == 2
+    saved = Checkpoints(tmp_path / "run").load("latest").values["progress"]
+    assert saved["step"] == found["env_steps"] >= 200
+    (tmp_path / "broken").unlink()
+    assert offbeat.resume(tmp_path / "run", total_steps=saved["step"] + 100).status == "finished"
+
+
+def test_an_environment_that_always_raises_stops_the_run_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(OffbeatError, match="the motor is gone"):
+        train(
+            tmp_path,
+            "run",
+            env=FAULTY,
+            eval_env="offbeat_quiet:make",
+            env_kwargs={"how": "raise", "once": str(tmp_path / "once"), "times": 10**6, "at": 1},
+            total_steps=500,
+            collectors=1,
+            max_crashes=2,
+        )
+
+
+def test_a_killed_evaluation_is_made_again(tmp_path: Path) -> None:
+    """The second evaluation's environment ends its process, once."""
+    kwargs = {"how": "exit", "once": str(tmp_path / "once"), "at": 3}
+    result = offbeat.train(
+        "sac",
+        "offbeat_quiet:make",
+        eval_env=lambda: __import__("faulty_envs").make(**kwargs),
+        out=str(tmp_path),
+        name="run",
+        **{**SMALL, "total_steps": 300, "eval_every": 100, "collectors": 1},
+    )
+    assert [evaluation.step >= 100 * (index + 1) for index, evaluation in enumerate(result.history)] == [True] * 3
+    assert "evaluation is started again" in log_of(result.path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_nothing_survives_a_killed_parent_and_the_run_goes_on(tmp_path: Path) -> None:
+    chance, shared = random.Random(1), set(os.listdir("/dev/shm"))
+    line = command(tmp_path, "run", total_steps=10**6, collectors=2, num_envs=2, checkpoint_every=100, eval_every=200)
+    for _ in range(soak.count(50)):
+        run = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        (tmp_path / "run" / "status.json").unlink(missing_ok=True)
+        pids = set(processes_of(tmp_path / "run").values())
+        time.sleep(chance.uniform(0, 1.5))
+        pids |= set(processes_of(tmp_path / "run").values())
+        run.kill()
+        run.wait()
+        until = time.monotonic() + 5
+        while (left := [pid for pid in pids if pid and _alive(pid)]) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left, "processes survive their parent"
+        assert set(os.listdir("/dev/shm")) <= shared
+        line = [sys.executable, "-m", "offbeat", "resume", str(tmp_path / "run"), "--quiet"]
+    step = Checkpoints(tmp_path / "run").load("latest").values["progress"]["step"]
+    done = offbeat.resume(tmp_path / "run", total_steps=step + 300, quiet=True)
+    assert done.status == "finished"
+    found = summary(done.path)
+    assert found["updates"] == found["env_steps"] - 50
+
+
+def _alive(pid: int) -> bool:
+    """A zombie is not: nobody has asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_the_ratio_recovers_when_a_stopped_collector_goes_on(tmp_path: Path) -> None:
+    line = command(tmp_path, "run", total_steps=3_000, collectors=1, log_every=100)
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:
+        pid = processes_of(tmp_path / "run")["collector 0"]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(30 if soak.FULL else 3)
+        assert run.poll() is None
+        os.kill(pid, signal.SIGCONT)
+        assert run.wait(300) == 0
+    found = summary(tmp_path / "run")
+    assert found["restarts"] == 0
+    assert found["updates"] == found["env_steps"] - 50
+    for each in map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()):
+        assert abs(each["update"] - (each["step"] - 50)) <= 40
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_wish_to_stop_is_heard_within_ten_seconds(signals: list[int], tmp_path: Path) -> None:
+    line = command(tmp_path, "run", total_steps=10**6, collectors=2, num_envs=2)
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        pids = processes_of(tmp_path / "run")
+        time.sleep(1)
+        begun = time.monotonic()
+        for number in signals:
+            run.send_signal(number)
+            time.sleep(0.3)
+        run.wait(10)
+        assert time.monotonic() - begun < 10
+    assert not any(_alive(pid) for pid in pids.values() if pid)
+    if len(signals) == 1:
+        assert run.returncode == 0
+        assert summary(tmp_path / "run")["status"] == "stopped"
+    step = Checkpoints(tmp_path / "run").load("latest").values["progress"]["step"]
+    assert offbeat.resume(tmp_path / "run", total_steps=step + 100).status == "finished"

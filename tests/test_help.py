@@ -1,0 +1,78 @@
+"""What `--help` shows: commands, flags, ranges, and the defaults that would really hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offbeat.cli import COMMANDS, main
+from offbeat.flags import flag
+from offbeat.settings import train_settings
+
+
+def help_of(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The help in one line, without its frame."""
+    assert main([*line.split(), "--help"]) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_help_lists_the_commands_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name in ("train ALGO", *COMMANDS):
+        assert name in text
+    assert main(["train", "--help"]) == 0
+    assert "sac" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "offbeat 0.1.0\n"
+
+
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_its_word_and_flags(name: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, asked]) == 0
+    text = capsys.readouterr().out
+    assert f"offbeat {name}" in text
+    assert COMMANDS[name].word in text
+    assert "--debug" in text
+
+
+def test_help_of_train_shows_ranges_kinds_and_the_defaults_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("gamma: 0.875\nhidden: [17, 19]\n")
+    for line in ("train sac", f"train sac --env --config {file}"):
+        text = help_of(line, capsys)
+        for each in train_settings("sac"):
+            assert f"{flag(each.name)} " in text.replace(",", " ")
+        assert "Must be at least 0, at most 1." in text
+        assert "Only with --temperature fixed." in text
+        assert ("(default: 0.875)" in text, "(default: 17 19)" in text) == ("--config" in line,) * 2
+
+
+@pytest.mark.parametrize("line", ["td3", "ddpg", "td3 --exploration ornstein_uhlenbeck"])
+def test_help_shows_the_default_of_each_kind_where_they_differ(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(f"train {line}", capsys)
+    assert "ornstein_uhlenbeck. (default: 0.1 for gaussian, 0.2 for ornstein_uhlenbeck) --exploration-spread" in text
+    assert "ornstein_uhlenbeck. (default: 1.0) --exploration-pull" in text
+
+
+def test_help_shows_the_arguments_of_file_and_preset_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env_kwargs: {gravity: -5}\n")
+    assert "(default: continuous=true gravity=-5)" in help_of(f"train sac --env LunarLander-v3 --config {file}", capsys)
+    assert "(default: gravity=-5)" in help_of(f"train sac --env Pendulum-v1 --config {file}", capsys)
+
+
+def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not an addition" in help_of("resume", capsys)
+
+
+def test_the_best_checkpoint_is_offered_where_no_replay_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    offered = "latest, best, or its name"
+    assert [offered in help_of(command, capsys) for command in ("eval", "play", "digest")] == [True] * 3
+    assert offered not in help_of("resume", capsys)
