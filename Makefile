@@ -36,6 +36,7 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory
 	$(BIN)/python benchmarks/learner.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/async.py
 
 results: $(VENV)/.dev ## Train every task of docs/results.md, five seeds each (hours; goes on where it was)
 	$(BIN)/python benchmarks/published.py

@@ -54,14 +54,14 @@ TASKS = (
 )
 
 
-def train(task: Task, seed: int, work: Path) -> dict[str, Any]:
+def train(task: Task, seed: int, work: Path, collectors: int = 0) -> dict[str, Any]:
     """One run, made if it is not there: its final evaluation, its curve and its time."""
-    name = f"{task.name}-{task.steps}-{seed}"
+    name = f"{task.name}-{task.steps}-{seed}" + (f"-collectors-{collectors}" if collectors else "")
     path = work / name
     if not finished(path):
         command = [sys.executable, "-m", "offbeat", "train", task.algorithm, "--env", task.environment]
         flags = {"total-steps": task.steps, "seed": seed, "threads": 1, "out": work, "eval-episodes": EPISODES}
-        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name}
+        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name, "collectors": collectors}
         for flag, value in flags.items():
             command += [f"--{flag}", str(value)]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -12,8 +12,8 @@ from offbeat.types import Chunk
 
 
 class Contestant:
-    def __init__(self, threads: int, capacity: int, shape: dict[str, Any]) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, threads: int, capacity: int, shape: dict[str, Any], learner_threads: int | None = None) -> None:
+        torch.set_num_threads(learner_threads or threads)
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
         self.setting = f"as `offbeat train {shape['algorithm']}` by default"
         settings: dict[str, Any] = {}

@@ -25,6 +25,10 @@ class EnvironmentHung(OffbeatError):
     """Raised inside an environment's own code, by a signal handler, when that has not returned for too long."""
 
 
+class ProcessFault(OffbeatError):
+    """A child process ends again and again without getting anywhere."""
+
+
 class CallbackFault(OffbeatError):
     """A callback of the user's raised."""
 

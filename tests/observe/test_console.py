@@ -72,6 +72,23 @@ def test_the_panel_shows_where_the_run_stands() -> None:
         assert expected in frame
 
 
+def test_who_waited_for_whom_is_shown_where_there_are_collectors() -> None:
+    waited = METRICS | {"learner_waited": 61.0, "collectors_waited": 5.0}
+    out, file = terminal()
+    with Console("runs/one", 10_000, stream=out) as console:
+        console.start([])
+        console.log(5_000, waited)
+        console.progress(Standing())
+    assert "waited: learner 0:01:01, collectors 0:00:05 | lag 3 updates" in last_frame(file)
+    plain = io.StringIO()
+    with Console("runs/one", 10_000, stream=plain) as console:
+        console.log(5_000, waited)
+        console.log(6_000, METRICS)
+    first, second = plain.getvalue().splitlines()
+    assert "waited: learner 0:01:01" in first
+    assert "waited" not in second
+
+
 def test_a_worse_evaluation_leaves_the_best_as_it_was() -> None:
     out, file = terminal()
     with Console("runs/one", 10_000, stream=out) as console:

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from offbeat.errors import OffbeatError
+from offbeat.errors import ProcessFault
 from offbeat.memory import Memory
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
@@ -108,7 +108,7 @@ class Child:
         self._start_at = time.monotonic() + delay
         words = f"{self.name} {_ended(code)}" + (f":\n{self._last_words}" if self._last_words else "")
         if self.deaths_in_a_row >= self._most_deaths:
-            raise OffbeatError(
+            raise ProcessFault(
                 f"{words}\n{self.name} has ended {self.deaths_in_a_row} times in a row without getting anywhere, so "
                 "the run stops here; mend what ends it (check-env looks for faults of environments), then resume"
             )

@@ -177,7 +177,9 @@ class Worker:
 def work(parent: Parent, job: Job) -> None:
     trace = NO_TRACE if job.trace is None else Tracer(job.trace[0], f"collector {job.worker}", cpu=job.trace[1])
     try:
-        Worker(parent, job, trace).run()
+        with trace("start"):
+            worker = Worker(parent, job, trace)
+        worker.run()
     finally:
         trace.close()
 

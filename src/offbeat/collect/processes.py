@@ -36,8 +36,8 @@ Order = Callable[["Place", Memory, Layout], Job]
 class Place:
     """What stays when a collector process ends and another takes its place.
 
-    taken: rows that the learner has taken in. began: rows that were there when the process was started.
-    state: where the process is to go on from. interrupted: how often, since it last moved.
+    taken, calls: rows and vector steps that the learner has taken in. began: rows that were there when the process was
+    started. state: where the process is to go on from. interrupted: how often, since it last moved.
     """
 
     worker: int
@@ -48,10 +48,15 @@ class Place:
     control: Control
     control_memory: Memory
     taken: int = 0
+    calls: int = 0
     began: int = 0
     state: State | None = None
     interrupted: int = 0
     child: Child = field(init=False)
+
+    @property
+    def memories(self) -> tuple[Memory, Memory]:
+        return self.shard_memory, self.control_memory
 
     @classmethod
     def create(cls, worker: int, first_env: int, num_envs: int, schema: Schema, capacity: int) -> Place:
@@ -102,6 +107,7 @@ class Processes:
         self._ahead, self._hang, self._most_deaths = collect_ahead, hang_seconds, most_deaths
         self._synchronous = synchronous
         self._weights: SharedWeights | None = None
+        self._memory: Memory | None = None  # where the weights are
         self._next_look, self._snapshots = 0.0, 0
         self._published: deque[tuple[int, int]] = deque(maxlen=VERSIONS_REMEMBERED)
         self.waited = 0.0  # seconds in which the learner waited for rows
@@ -163,7 +169,7 @@ class Processes:
         first = self._weights is None
         if self._weights is None:
             layout = layout_of(weights)
-            memory = Memory.create(SharedWeights.nbytes(layout))
+            self._memory = memory = Memory.create(SharedWeights.nbytes(layout))
             self._weights = SharedWeights(layout, memory.map())
             for place in self._places:
                 place.child = self._child(place, memory, layout)
@@ -180,7 +186,7 @@ class Processes:
             job, place.state = self._order(place, memory, layout), None
             return job
 
-        inherited = (place.shard_memory.descriptor, place.control_memory.descriptor, memory.descriptor)
+        inherited = [each.descriptor for each in (*place.memories, memory)]
         return Child(f"collector {place.worker}", "offbeat.collect.process", job, inherited, self._most_deaths)
 
     def allow(self, steps: int) -> None:
@@ -222,6 +228,9 @@ class Processes:
         if chunks:
             place.child.progressed()
             chunks[-1].finished = tuple(place.control.hear())
+            calls = place.control.calls
+            for chunk in chunks:
+                chunk.calls, place.calls = calls - place.calls, calls
         return chunks
 
     def _look(self) -> None:
@@ -273,7 +282,7 @@ class Processes:
         values, chunks = [], []
         for place in self._places:
             state = self._answer(place, until) if self._weights is not None else place.state
-            own: dict[str, Any] = {"state": None, "episodes": place.control.episodes.tolist(), "calls": 0}
+            own: dict[str, Any] = {"state": None, "episodes": place.control.episodes.tolist()}
             rows = place.shard.committed
             if state is not None:
                 arrays |= {f"{place.worker}/{name}": array for name, array in state[0].items()}
@@ -326,6 +335,6 @@ class Processes:
                 place.control.stop = 1
             for place in self._places:
                 place.child.close(until)
-        for place in self._places:
-            place.shard_memory.close()
-            place.control_memory.close()
+        for memory in [self._memory, *(each for place in self._places for each in place.memories)]:
+            if memory is not None:
+                memory.close()

@@ -73,7 +73,7 @@ class Console:
         self._live: Live | None = None
         self._next_frame = math.inf  # until `start`, and for ever without a terminal
         self._progress: Progress | None = None
-        self._evaluation = self._best = ""
+        self._evaluation = self._best = self._waits = ""
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     @property
@@ -109,6 +109,7 @@ class Console:
 
         metrics, as in metrics.jsonl: update, return_100, steps_per_second, updates_per_second, and the learner's own.
         """
+        self._waits = _waits(metrics)
         if self._animated:
             return
         updates = int(metrics.get("update", 0))
@@ -120,6 +121,7 @@ class Console:
             f"{number(steps_rate)} steps/s",
             f"{number(updates_rate)} updates/s",
             *(f"{name} {number(value)}" for name, value in metrics.items() if _is_loss(name)),
+            *([self._waits] if self._waits else []),
             f"ETA {duration(self._remaining(step, updates, steps_rate, updates_rate))}",
         ]
         self._print(" | ".join(parts))
@@ -201,6 +203,8 @@ class Console:
         if progress is not None and progress.losses:
             losses = "   ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in progress.losses.items())
             table.add_row("learner", Text(losses))
+        if self._waits:
+            table.add_row("collectors", Text(self._waits))
         for index, event in enumerate(self._events):
             table.add_row("events" if index == 0 else "", Text(event, style="dim"))
         table.add_row("files", Text(str(self.run_path), style="cyan"))
@@ -260,6 +264,14 @@ def _rich_console(stream: TextIO | None) -> rich.console.Console:
     """stream: None where standard output was closed from the beginning (`>&-`); rich then writes nowhere."""
     # Colour may be forced on by the environment (FORCE_COLOR in CI); only a real terminal can be redrawn.
     return _Unbreakable(file=stream, force_terminal=stream is not None and stream.isatty(), highlight=False)
+
+
+def _waits(metrics: Mapping[str, float]) -> str:
+    """Who has waited for whom, and how old acting weights are; nothing where all is one process."""
+    if "learner_waited" not in metrics:
+        return ""
+    waited = [f"{who} {duration(metrics[f'{who}_waited'])}" for who in ("learner", "collectors")]
+    return f"waited: {', '.join(waited)} | lag {metrics['policy_lag']:.0f} updates"
 
 
 def _is_loss(name: str) -> bool:

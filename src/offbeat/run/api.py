@@ -178,7 +178,9 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
         if parts.time_limit is None:
-            runner.note(f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end")
+            runner.records.note(
+                f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end"
+            )
         try:
             if preset is not None:
                 directory.log(preset)
@@ -191,8 +193,8 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
                     f"with `offbeat resume {directory.path}`"
                 ) from error
             raise
-        last = runner.history[-1] if runner.history else None
-        result = RunResult(directory.path, status, last, runner.history, runner.stop_reason)
+        last = runner.records.history[-1] if runner.records.history else None
+        result = RunResult(directory.path, status, last, runner.records.history, runner.stop_reason)
         console.finish(_conclusion(result, runner))
         return result
 

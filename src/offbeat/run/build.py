@@ -86,11 +86,11 @@ class Parts:
         if isinstance(self.collector, Inline):
             self.collector.trace = trace
         else:
-            self.collector.note = runner.note
+            self.collector.note = runner.records.note
         if isinstance(self.evaluator, InlineEvaluator):
             self.evaluator.stop = stop
         else:
-            self.evaluator.note = runner.note
+            self.evaluator.note = runner.records.note
         return runner
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns, sleep
@@ -11,11 +10,8 @@ from typing import Any
 from offbeat.collect.inline import Inline
 from offbeat.collect.processes import Processes
 from offbeat.deploy import export_policy
-from offbeat.errors import OffbeatError
+from offbeat.errors import OffbeatError, ProcessFault
 from offbeat.observe.console import Console
-from offbeat.observe.jsonl import Jsonl
-from offbeat.observe.jsonl import read as read_jsonl
-from offbeat.observe.loggers import Logger, open_logger
 from offbeat.run.agent import Agent, under
 from offbeat.run.callbacks import Callbacks, CheckpointEvent, ChunkEvent, EvaluationEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints, Snapshot
@@ -24,6 +20,7 @@ from offbeat.run.evaluate import Evaluation
 from offbeat.run.evaluators import Evaluator
 from offbeat.run.lag import Lag
 from offbeat.run.progress import Progress
+from offbeat.run.records import Records
 from offbeat.run.versions import versions
 from offbeat.settings import flatten
 from offbeat.trace import NO_TRACE, Trace, Tracer
@@ -61,11 +58,8 @@ class Runner:
         every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
         self.progress = Progress(self.run.total_steps, self.run.total_updates, every)
         self.checkpoints = Checkpoints(directory.path)
-        self.metrics = Jsonl(directory.path / "metrics.jsonl")
-        self.evaluations = Jsonl(directory.path / "evaluations.jsonl")
-        self.loggers: list[Logger] = []
+        self.records = Records(directory, console)
         self.stop_reason: str | None = None
-        self.history: list[Evaluation] = []
         self._purge_step: int | None = None
         self._lag, self._learned = Lag(), False
         self._published: Any = None
@@ -79,17 +73,12 @@ class Runner:
         self.checkpoints.load_replay(which, self.agent.shards)
         inexact = self.collector.restore(under(snapshot.arrays, "collector/"), snapshot.values["collector"])
         for sentence in inexact:
-            self.note(sentence)
+            self.records.note(sentence)
         self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
-        for name, file in (("metrics", self.metrics), ("evaluations", self.evaluations)):
-            if not file.truncate(snapshot.notes["files"][name]):
-                self.note(f"{file.path} is shorter than at the checkpoint: earlier lines are missing and stay so")
-        self.history = [
-            Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
-            for line in read_jsonl(self.evaluations.path)
-        ]
-        if self.history:
-            self._evaluated = self.history[-1].step, self.history[-1].version
+        self.records.go_back(snapshot.notes["files"])
+        if self.records.history:
+            last = self.records.history[-1]
+            self._evaluated = last.step, last.version
         if self.checkpoints.forget_best_after(self.progress.step):
             self.progress.best_return = None  # it belonged to the steps that are taken back
         self._purge_step = self.progress.step + 1
@@ -98,25 +87,23 @@ class Runner:
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""
         begun = self.progress.step
-        for name in dict.fromkeys(self.run.logger):
-            settings = flatten(self.agent.config)
-            self.loggers.append(open_logger(name, self.directory.path, settings, self._purge_step, self.run.quiet))
+        self.records.open_loggers(self.run.logger, flatten(self.agent.config), self._purge_step, self.run.quiet)
         self._summary("running")
         if not self.checkpoints.names():
             self._checkpoint()  # so that a run killed at any moment has something to resume from
         try:
             self._loop()
-        except OffbeatError:
-            if self.processes is not None and self.progress.step > begun:
-                self._checkpoint()  # what was collected and learned is whole: only the collectors are not
+            reason = self.stop_reason
+            if self.stop():
+                status = "stopped"
+            else:
+                if self.agent.learner.pending():
+                    self._log()
+                status = "finished" if self._evaluate() and self._hear_evaluations(wait=True) else "stopped"
+        except ProcessFault:
+            if self._moved(begun):
+                self._checkpoint()  # what was collected and learned is whole: only those processes are not
             raise
-        reason = self.stop_reason
-        if self.stop():
-            status = "stopped"
-        else:
-            if self.agent.learner.pending():
-                self._log()
-            status = "finished" if self._evaluate() and self._hear_evaluations(wait=True) else "stopped"
         if self._purge_step is None or self._moved(begun) or status == "stopped":
             self._checkpoint()
         self.stop_reason = reason  # what a callback says of the final evaluation and checkpoint ends nothing
@@ -261,15 +248,11 @@ class Runner:
             **progress.losses,
             **{f"{group}_rate": rate for group, rate in learner.rates().items()},
         }
-        for name in ("replay", "updates_per_step", "policy_lag"):
+        for counter, name in (("replay", "replay"), ("ratio", "updates_per_step"), ("lag", "policy_lag")):
             if numbers[name] is not None:
-                self.trace.counter(name, numbers[name])
-        where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
-        self.metrics.write({**where, **numbers})
-        shown = {name: value for name, value in numbers.items() if value is not None}
-        self.console.log(progress.step, {"update": progress.updates, **shown})
-        for logger in self.loggers:
-            logger.write(progress.step, shown)
+                self.trace.counter(counter, numbers[name])
+        with self.trace("log"):
+            self.records.log(progress, numbers)
 
     def _asynchronous(self) -> dict[str, float]:
         """What only collectors beside us have: who waited for whom so far, and the age of the weights that acted."""
@@ -317,19 +300,11 @@ class Runner:
 
     def _record(self, result: Evaluation, held: Snapshot | None) -> None:
         """held: the state that was evaluated, where it is not that of this moment."""
-        progress = self.progress
-        self.history.append(result)
-        self.evaluations.write(result.to_json())
-        best = progress.best_return is None or result.mean_return > progress.best_return
+        best = self.progress.best_return is None or result.mean_return > self.progress.best_return
+        self.records.evaluation(result, best)
         if best:
-            progress.best_return = result.mean_return
+            self.progress.best_return = result.mean_return
             self.checkpoints.save_best(held or self._snapshot(*self._collector_state()), result.step)
-        self.console.evaluation(result.step, result.mean_return, result.std_return, result.episodes, best)
-        self.directory.log(f"step {result.step}: evaluation {result.mean_return:.6g} (std {result.std_return:.3g})")
-        for logger in self.loggers:
-            logger.write(
-                result.step, {"evaluation_return": result.mean_return, "evaluation_return_std": result.std_return}
-            )
         self._tell(EvaluationEvent, result)
 
     def _collector_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -346,14 +321,13 @@ class Runner:
     def _snapshot(self, arrays: dict[str, Array], values: dict[str, Any]) -> Snapshot:
         """The run at this moment, with the collectors' state as it was given."""
         snapshot = self.agent.snapshot()
-        files = {"metrics": self.metrics.sync(), "evaluations": self.evaluations.sync()}
         bookkeeping = self.progress.bookkeeping()
         if self.evaluator.pending:
             bookkeeping["next"]["eval"] = self.progress.step  # what is not known yet is lost in a crash, and made anew
         return Snapshot(
             {**snapshot.arrays, **{f"collector/{name}": array for name, array in arrays.items()}},
             {**snapshot.values, "collector": values, "progress": self.progress.counters()},
-            {**snapshot.notes, "files": files, "progress": bookkeeping},
+            {**snapshot.notes, "files": self.records.sync(), "progress": bookkeeping},
         )
 
     def _checkpoint(self) -> None:
@@ -372,43 +346,25 @@ class Runner:
                 {**notes, "versions": versions()},
             )
         path = self.directory.path / "checkpoints" / name
-        if step:
-            self.console.checkpoint(step, path)
-        self.directory.log(f"step {step}: checkpoint {name}")
+        self.records.checkpoint(step, path)
         self._tell(CheckpointEvent, path)
 
     def _summary(self, status: str) -> None:
         progress = self.progress
-        scored = {
-            name: None
-            if each is None
-            else {
-                "mean_return": each.mean_return,
-                "std_return": each.std_return,
-                "episodes": each.episodes,
-                "env_steps": each.step,
+        self.records.summary(
+            {
+                "status": status,
+                "stop_reason": self.stop_reason,
+                "env_steps": progress.step,
+                "updates": progress.updates,
+                "episodes": progress.episodes,
+                "wall_seconds": progress.wall_seconds,
+                "train_return_100": progress.return_100,
+                "updates_per_step": self._ratio(),
+                "policy_lag": self._lag.summary(),
+                **self._supervision(),
             }
-            for name, each in (
-                ("evaluation", self.history[-1] if self.history else None),
-                ("best_evaluation", max(self.history, key=lambda each: each.mean_return, default=None)),
-            )
-        }
-        summary = {
-            "status": status,
-            "stop_reason": self.stop_reason,
-            "env_steps": progress.step,
-            "updates": progress.updates,
-            "episodes": progress.episodes,
-            "wall_seconds": progress.wall_seconds,
-            **scored,
-            "train_return_100": progress.return_100,
-            "updates_per_step": self._ratio(),
-            "policy_lag": self._lag.summary(),
-            **self._supervision(),
-        }
-        self.directory.summary(summary)
-        for logger in self.loggers:
-            logger.summarise(summary)
+        )
 
     def _supervision(self) -> dict[str, Any]:
         """Who waited for whom, in seconds, what was restarted, and which data was lost."""
@@ -423,32 +379,20 @@ class Runner:
         }
 
     def fail(self, trace: str) -> None:
-        """Marks the run as failed; its last checkpoint stays as it is.
-
-        On a full disk not even this can be written, and a logger may raise: then the error that ended the run is what
-        matters, not this one.
-        """
-        with contextlib.suppress(OSError):
-            self.directory.log("failed\n" + trace)
-            self.directory.status("failed", force=True)
+        """Marks the run as failed; its last checkpoint stays as it is."""
+        self.records.failed(trace)
         try:
             self._summary("failed")
-        except Exception as error:
+        except Exception as error:  # a full disk, a logger of the user's: the error that ended the run matters more
             self.console.note(f"the summary could not be written: {type(error).__name__}: {error}")
 
-    def note(self, text: str) -> None:
-        self.console.note(text)
-        self.directory.log(text)
-
     def close(self) -> None:
-        for what, parts in (("the environments", (self.collector, self.evaluator)), ("a logger", self.loggers)):
-            for each in parts:
-                try:
-                    each.close()
-                except Exception as error:  # the run itself is over, and its result stands
-                    self.note(f"closing {what} raised {type(error).__name__}: {error}")
-        self.metrics.close()
-        self.evaluations.close()
+        for each in (self.collector, self.evaluator):
+            try:
+                each.close()
+            except Exception as error:  # the run itself is over, and its result stands
+                self.records.note(f"closing the environments raised {type(error).__name__}: {error}")
+        self.records.close()
         self.trace.close()
         if self.run.trace:
             Tracer.end(self.directory.path / "trace.json")

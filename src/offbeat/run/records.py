@@ -1,0 +1,107 @@
+"""What a run says of itself: metrics, evaluations and the summary, to files, loggers and the console."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from offbeat.observe.console import Console
+from offbeat.observe.jsonl import Jsonl
+from offbeat.observe.jsonl import read as read_jsonl
+from offbeat.observe.loggers import Logger, open_logger
+from offbeat.run.directory import RunDirectory
+from offbeat.run.evaluate import Evaluation
+from offbeat.run.progress import Progress
+
+
+class Records:
+    """history: every evaluation of the run, in order."""
+
+    def __init__(self, directory: RunDirectory, console: Console) -> None:
+        self.directory, self.console = directory, console
+        self.history: list[Evaluation] = []
+        self._files = {name: Jsonl(directory.path / f"{name}.jsonl") for name in ("metrics", "evaluations")}
+        self._loggers: list[Logger] = []
+
+    def open_loggers(self, names: tuple[str, ...], settings: Mapping[str, Any], purge: int | None, quiet: bool) -> None:
+        """purge: the step from which on a resumed run repeats what was logged."""
+        for name in dict.fromkeys(names):
+            self._loggers.append(open_logger(name, self.directory.path, settings, purge, quiet))
+
+    def sync(self) -> dict[str, int]:
+        """Brings the files to disk; returns their lengths, for `go_back`."""
+        return {name: file.sync() for name, file in self._files.items()}
+
+    def go_back(self, lengths: Mapping[str, int]) -> None:
+        """Forgets what came after a checkpoint."""
+        for name, file in self._files.items():
+            if not file.truncate(lengths[name]):
+                self.note(f"{file.path} is shorter than at the checkpoint: earlier lines are missing and stay so")
+        self.history = [
+            Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
+            for line in read_jsonl(self._files["evaluations"].path)
+        ]
+
+    def log(self, progress: Progress, numbers: Mapping[str, Any]) -> None:
+        where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
+        self._files["metrics"].write({**where, **numbers})
+        shown = {name: value for name, value in numbers.items() if value is not None}
+        self.console.log(progress.step, {"update": progress.updates, **shown})
+        for logger in self._loggers:
+            logger.write(progress.step, shown)
+
+    def evaluation(self, result: Evaluation, best: bool) -> None:
+        step, mean, std = result.step, result.mean_return, result.std_return
+        self.history.append(result)
+        self._files["evaluations"].write(result.to_json())
+        self.console.evaluation(step, mean, std, result.episodes, best)
+        self.directory.log(f"step {step}: evaluation {mean:.6g} (std {std:.3g})")
+        for logger in self._loggers:
+            logger.write(step, {"evaluation_return": mean, "evaluation_return_std": std})
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        if step:
+            self.console.checkpoint(step, path)
+        self.directory.log(f"step {step}: checkpoint {path.name}")
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Writes summary.json: these values, and the last and the best evaluation."""
+        best = max(self.history, key=lambda each: each.mean_return, default=None)
+        last = self.history[-1] if self.history else None
+        whole = {**values, "evaluation": _shown(last), "best_evaluation": _shown(best)}
+        self.directory.summary(whole)
+        for logger in self._loggers:
+            logger.summarise(whole)
+
+    def failed(self, trace: str) -> None:
+        """On a full disk not even this can be written: the error that ended the run is what matters, not this one."""
+        with contextlib.suppress(OSError):
+            self.directory.log("failed\n" + trace)
+            self.directory.status("failed", force=True)
+
+    def note(self, text: str) -> None:
+        """Something that a person should know: on the console, and in log.txt."""
+        self.console.note(text)
+        self.directory.log(text)
+
+    def close(self) -> None:
+        for logger in self._loggers:
+            try:
+                logger.close()
+            except Exception as error:  # the run itself is over, and its result stands
+                self.note(f"closing a logger raised {type(error).__name__}: {error}")
+        for file in self._files.values():
+            file.close()
+
+
+def _shown(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None
+    return {
+        "mean_return": evaluation.mean_return,
+        "std_return": evaluation.std_return,
+        "episodes": evaluation.episodes,
+        "env_steps": evaluation.step,
+    }
