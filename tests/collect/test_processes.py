@@ -135,7 +135,7 @@ def test_a_collector_starts_in_well_under_a_second_and_without_torch(spec: EnvSp
 
 
 def test_a_stopped_collector_goes_on_where_it_was(spec: EnvSpec, tmp_path: Path) -> None:
-    processes, places = start(make, spec, collectors=2, num_envs=4, capacity=100_000, log_dir=str(tmp_path))
+    processes, places = start(make, spec, collectors=2, num_envs=4, capacity=20_000_000, log_dir=str(tmp_path))
     try:
         collect(processes, 500)
         pid = places[0].child.pid
