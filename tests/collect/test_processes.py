@@ -173,7 +173,7 @@ def test_nothing_is_left_when_collectors_are_closed(spec: EnvSpec, tmp_path: Pat
 def test_a_snapshot_is_a_cut_from_which_the_same_rows_follow(spec: EnvSpec, tmp_path: Path) -> None:
     """One goes on after its snapshot; another begins from it, and collects the same."""
     options = {"collectors": 2, "num_envs": 4, "capacity": 1_000_000}
-    processes, places = start(make, spec, **options, log_dir=str(tmp_path))
+    processes, places = start(make, spec, **options, log_dir=str(tmp_path), numbered=False)
     try:
         collect(processes, 200)
         arrays, values, _ = processes.snapshot()
@@ -187,7 +187,7 @@ def test_a_snapshot_is_a_cut_from_which_the_same_rows_follow(spec: EnvSpec, tmp_
         processes.close()
     other = tmp_path / "other"
     other.mkdir()
-    resumed, places = start(make, spec, **options, log_dir=str(other), begin=False)
+    resumed, places = start(make, spec, **options, log_dir=str(other), numbered=False, begin=False)
     try:
         for place, chunk in zip(places, kept, strict=True):
             place.shard.restore([chunk])
