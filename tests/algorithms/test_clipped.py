@@ -1,0 +1,106 @@
+"""PPO's objectives and the policies' likelihoods: every gradient against autograd, every formula against torch's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from offbeat.algorithms.torch.clipped import divergence, policy_loss, value_loss
+from offbeat.algorithms.torch.likelihood import Categorical, Gaussian, Head
+
+ROWS, SIZE = 200, 3
+INF = math.inf
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def heads() -> list:
+    own, none = normal(SIZE, seed=9) * 0.3, torch.zeros(0, dtype=torch.float64)
+    return [
+        pytest.param(Gaussian(), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1), id="gaussian"),
+        pytest.param(Gaussian(), normal(ROWS, 2 * SIZE), none, normal(ROWS, SIZE, seed=1), id="dependent"),
+        pytest.param(Gaussian(True), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1).tanh(), id="squashed"),
+        pytest.param(Categorical(), normal(ROWS, 5), none, torch.arange(ROWS).remainder(5).unsqueeze(1), id="choice"),
+    ]
+
+
+@pytest.mark.parametrize(("head", "out", "log_std", "action"), heads())
+def test_likelihood_gradients_are_those_of_autograd(head: Head, out: Tensor, log_std: Tensor, action: Tensor) -> None:
+    out, log_std = out.clone().requires_grad_(), log_std.clone().requires_grad_()
+    log_prob, entropy, saved = head(out, log_std, action)
+    weight, of_entropy = normal(ROWS, seed=2), 0.7
+    wanted = torch.autograd.grad(
+        (weight * log_prob).sum() + of_entropy * entropy.sum(), [out, log_std], allow_unused=True
+    )
+    with torch.no_grad():
+        found = head.gradient(saved, weight, of_entropy)
+    torch.testing.assert_close(found[0], wanted[0], rtol=1e-10, atol=1e-12)
+    if log_std.numel():
+        torch.testing.assert_close(found[1], wanted[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("head", "out", "log_std", "action"), heads())
+def test_likelihoods_are_torchs(head: Head, out: Tensor, log_std: Tensor, action: Tensor) -> None:
+    log_prob, entropy, _ = head(out, log_std, action)
+    if isinstance(head, Categorical):
+        other: torch.distributions.Distribution = torch.distributions.Categorical(logits=out)
+        torch.testing.assert_close(log_prob, other.log_prob(action.squeeze(1)))
+        torch.testing.assert_close(entropy, other.entropy())
+        return
+    mean, deviation = (out, log_std.exp()) if log_std.numel() else (out[:, :SIZE], out[:, SIZE:].exp())
+    base = torch.distributions.Independent(torch.distributions.Normal(mean, deviation), 1)
+    torch.testing.assert_close(entropy, base.entropy())
+    other = base
+    if isinstance(head, Gaussian) and head.squashed:
+        other = torch.distributions.TransformedDistribution(base, [torch.distributions.TanhTransform()])
+    torch.testing.assert_close(log_prob, other.log_prob(action), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("cap", [INF, 1.1])
+@pytest.mark.parametrize("on_policy", [True, False])
+def test_the_policys_gradient_is_that_of_the_written_out_objective(cap: float, on_policy: bool) -> None:
+    behaviour, advantage = normal(ROWS), normal(ROWS, seed=1)
+    reference = behaviour if on_policy else behaviour + 0.3 * normal(ROWS, seed=2)
+    log_prob = (behaviour + 0.3 * normal(ROWS, seed=3)).requires_grad_()
+    ratio = (
+        torch.minimum((behaviour - reference).exp(), torch.tensor(cap, dtype=torch.float64))
+        * (log_prob - behaviour).exp()
+    )
+    objective = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    (wanted,) = torch.autograd.grad(-objective, log_prob)
+    with torch.no_grad():
+        loss, gradient, found = policy_loss(log_prob, behaviour, reference, advantage, 0.2, cap)
+    torch.testing.assert_close(loss, -objective.detach())
+    torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found, ratio.detach())
+    assert 0 < (gradient == 0).sum() < ROWS, "nothing was clipped, or all"
+    if cap < INF and not on_policy:
+        assert not torch.equal(found, policy_loss(log_prob.detach(), behaviour, reference, advantage, 0.2, INF)[2])
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_the_values_gradient_is_that_of_the_written_out_objective(clip: float | None) -> None:
+    before, target = normal(ROWS), normal(ROWS, seed=1)
+    value = (before + 0.3 * normal(ROWS, seed=2)).requires_grad_()
+    errors = (value - target).square()
+    if clip is not None:
+        errors = torch.maximum(errors, (before + (value - before).clamp(-clip, clip) - target).square())
+    (wanted,) = torch.autograd.grad(0.5 * errors.mean(), value)
+    with torch.no_grad():
+        loss, gradient = value_loss(value, target, before, clip)
+    torch.testing.assert_close(loss, 0.5 * errors.mean().detach())
+    torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-14)
+
+
+def test_the_divergence_is_an_estimate_of_kl() -> None:
+    near, far = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.3, 1.2)
+    torch.manual_seed(0)
+    drawn = near.sample((200_000,))
+    found = divergence((far.log_prob(drawn) - near.log_prob(drawn)).exp())
+    assert found == pytest.approx(float(torch.distributions.kl_divergence(near, far)), rel=0.05)
+    assert divergence(torch.ones(5)) == 0
