@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from needs import NEEDS
 from offbeat import settings
-from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run, setting
+from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
 from offbeat.coercion import lost
 from offbeat.errors import UsageError
+from offbeat.ranges import setting
 from offbeat.settings import build, flat_values, flatten, read_yaml, train_settings, with_changes, write_yaml
 
 VERSIONS = {"offbeat": "0.1.0", "python": "3.11"}

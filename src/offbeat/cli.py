@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from offbeat import __version__, presets
-from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run, setting
+from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run
 from offbeat.coercion import suggestion
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
+from offbeat.ranges import setting
 from offbeat.settings import algorithm_named, assemble, load_yaml, make, merge, read, settings_of, train_settings
 
 SPINS = "1000"

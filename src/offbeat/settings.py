@@ -22,7 +22,7 @@ from typing import Any, Literal
 import yaml
 
 from offbeat import references
-from offbeat.algorithms.configs import ALGORITHMS, Config, Run, check_range, range_words
+from offbeat.algorithms.configs import ALGORITHMS, Config, Run
 from offbeat.coercion import (
     NONE,
     Mismatch,
@@ -37,6 +37,7 @@ from offbeat.coercion import (
     type_words,
 )
 from offbeat.errors import UsageError
+from offbeat.ranges import check_range, range_words
 
 
 @dataclass(frozen=True)
