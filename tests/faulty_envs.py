@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,38 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+_made = 0
+
 
 class Faulty(gymnasium.Env[Any, Any]):
     """Episodes of 20 steps. At step `at`, and as often as `times` says over all processes, it does what `how` says.
 
     how: "raise", "exit", "sleep" (which a signal ends), "deaf" (which none but SIGKILL ends), "nan".
     once: the file that counts. broken: from when this file is there, every process ends at the next step.
+    only: of a process's environments, the first made (0) or all others (1). helper: starts a process, writes both pids.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
 
-    def __init__(self, how: str, once: str, at: int = 7, times: int = 1, broken: str | None = None) -> None:
+    def __init__(
+        self,
+        how: str,
+        once: str,
+        at: int = 7,
+        times: int = 1,
+        broken: str | None = None,
+        only: int | None = None,
+        helper: str | None = None,
+    ) -> None:
+        global _made
+        if only is not None and _made != only:
+            times = 0
+        _made = min(_made + 1, 1)
+        if helper is not None:
+            started = subprocess.Popen(["sleep", "600"])
+            with open(helper, "a") as file:
+                file.write(f"{started.pid} {os.getpid()}\n")
         self._broken = None if broken is None else Path(broken)
         self._how, self._once, self._at, self._times, self._step = how, Path(once), at, times, 0
 

@@ -25,6 +25,10 @@ class EnvironmentHung(OffbeatError):
     """Raised inside an environment's own code, by a signal handler, when that has not returned for too long."""
 
 
+class PersistentFault(EnvironmentFault):
+    """An environment that faults again and again, however often it is made anew."""
+
+
 class ProcessFault(OffbeatError):
     """A child process ends again and again without getting anywhere."""
 

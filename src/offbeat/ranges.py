@@ -18,10 +18,15 @@ def setting(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    needs: str | None = None,
 ) -> Any:
-    """A dataclass field with its help text and its range; ranges hold for every entry of a tuple, and not for None."""
+    """A dataclass field with its help text and its range; ranges hold for every entry of a tuple, and not for None.
+
+    needs: another setting without which this one has nothing to act on.
+    """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    metadata = {"help": help, "limits": {name: limit for name, limit in limits.items() if limit is not None}}
+    held = {name: limit for name, limit in limits.items() if limit is not None}
+    metadata = {"help": help, "limits": held, "needs": needs}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

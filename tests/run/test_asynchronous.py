@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,88 @@ def test_max_policy_lag_bounds_how_old_acting_weights_may_be(tmp_path: Path) -> 
     assert summary(bounded.path)["policy_lag"]["seconds_p50"] > 0
 
 
+def test_rows_that_wait_to_be_taken_in_count_for_the_bound_as_well(tmp_path: Path) -> None:
+    settings = {"total_steps": 300, "updates_per_step": 8, "collectors": 1, "max_policy_lag": 4}
+    result = train(tmp_path, "run", **settings)
+    assert summary(result.path)["policy_lag"]["most_updates"] <= 4
+
+
+@pytest.mark.parametrize("settings", [{"slack": 0}, {"updates_per_step": 20, "total_steps": 200}])
+def test_every_collector_gets_its_share(settings: dict[str, Any], tmp_path: Path) -> None:
+    result = train(tmp_path, "run", **{"total_steps": 600, "collectors": 4, "num_envs": 4, **settings})
+    shares = [len(rows["env"]) for rows in stored(result.path)[1]]
+    assert min(shares) > sum(shares) / 8, shares
+
+
+def test_counters_of_a_checkpoint_are_of_its_cut(tmp_path: Path) -> None:
+    """Every step ends an episode, so that there are as many episodes as steps."""
+    result = train(
+        tmp_path, "run", total_steps=600, collectors=2, num_envs=2, checkpoint_every=100, max_episode_steps=1
+    )
+    for name in Checkpoints(result.path).names():
+        counters = Checkpoints(result.path).load(name).values["progress"]
+        if name.startswith("step-"):
+            assert counters["episodes"] == counters["step"] == counters["calls"], name
+
+
+def test_chunks_cannot_be_written_to(tmp_path: Path) -> None:
+    class Meddle:
+        def on_chunk(self, event: Any) -> None:
+            with pytest.raises(ValueError, match="read-only"):
+                event.chunk.columns["reward"][...] = 123
+
+    assert train(tmp_path, "run", total_steps=100, collectors=1, callbacks=[Meddle()]).status == "finished"
+
+
+def test_a_factory_of_vector_environments_serves_every_collector(tmp_path: Path) -> None:
+    def make() -> Any:
+        return gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
+
+    settings = {"env": make, "collectors": 2, "total_steps": 200, "max_episode_steps": None, "eval_env": "Pendulum-v1"}
+    result = train(tmp_path, "run", num_envs=4, **settings)
+    assert [len(set(rows["env"])) for rows in stored(result.path)[1]] == [2, 2]
+    with pytest.raises(UsageError, match="num_envs=4"):
+        train(tmp_path, "wrong", num_envs=2, **settings)
+
+
+def test_what_cannot_be_sent_to_a_collector_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent to a collector"):
+        train(tmp_path, "run", env=lambda: (lock, Slow(0.0))[1], total_steps=100, collectors=1)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match="capacity"):
+        train(tmp_path, "run", total_steps=100, collectors=1, capacity=10**15)
+
+
+def test_a_run_resumes_with_the_collectors_that_it_had(tmp_path: Path) -> None:
+    from offbeat.errors import CheckpointError
+
+    alone = train(tmp_path, "alone", total_steps=100)
+    beside = train(tmp_path, "beside", total_steps=100, collectors=1)
+    with pytest.raises(CheckpointError, match="collectors=0"):
+        offbeat.resume(alone.path, total_steps=200, collectors=1)
+    with pytest.raises(CheckpointError, match="collectors=1"):
+        offbeat.resume(beside.path, total_steps=200, collectors=0)
+
+
+def test_nothing_is_left_open_by_runs_that_end_or_are_refused(tmp_path: Path) -> None:
+    def opened() -> int:
+        gc.collect()  # a mapping keeps a descriptor of its own as long as it lives
+        return len(os.listdir("/proc/self/fd"))
+
+    train(tmp_path, "first", total_steps=100, collectors=2, num_envs=2)
+    before = opened()
+    train(tmp_path, "second", total_steps=100, collectors=2, num_envs=2)
+    for _ in range(3):
+        with pytest.raises(UsageError):
+            train(tmp_path, "second", total_steps=100, collectors=2, num_envs=2)
+        with pytest.raises(UsageError, match="no update"):
+            train(tmp_path, "third", total_steps=40, collectors=2, num_envs=2)
+    assert opened() <= before
+
+
 def test_evaluation_does_not_stop_training_and_names_the_weights_that_it_was_of(tmp_path: Path) -> None:
     moments: list[tuple[int, int]] = []
 
@@ -276,8 +360,19 @@ def test_settings_of_collectors_are_refused_without_any() -> None:
 
 
 def test_threads_fit_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(tmp_path, "run", total_steps=120, collectors=1, threads=0, quiet=False)
-    assert "threads: learner" in capsys.readouterr().out
+    import torch
+
+    seen = []
+
+    class Look:
+        def on_update(self, event: Any) -> None:
+            seen.append(torch.get_num_threads())
+
+    train(tmp_path, "run", total_steps=120, collectors=1, threads=0, quiet=False, callbacks=[Look()])
+    cores = len(os.sched_getaffinity(0))
+    assert set(seen) <= {max(1, cores - 2), 1}
+    words = capsys.readouterr().out
+    assert f"threads: learner {seen[0]}, collectors 1 x 1, evaluation 1" in words
 
 
 def test_a_callback_ends_a_run_with_collectors(tmp_path: Path) -> None:

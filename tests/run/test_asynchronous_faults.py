@@ -24,9 +24,19 @@ from offbeat.run.checkpoint import Checkpoints
 FAULTY = "faulty_envs:make"
 
 
-def faulty(out: Path, how: str, *, steps: int = 400, times: int = 1, **settings: Any) -> offbeat.RunResult:
+def faulty(
+    out: Path,
+    how: str,
+    *,
+    steps: int = 400,
+    times: int = 1,
+    at: int = 7,
+    only: int | None = None,
+    helper: str | None = None,
+    **settings: Any,
+) -> offbeat.RunResult:
     """Two environments in one collector, one of which goes wrong, on well-behaved evaluation environments."""
-    kwargs = {"how": how, "once": str(out / "once"), "times": times}
+    kwargs = {"how": how, "once": str(out / "once"), "times": times, "at": at, "only": only, "helper": helper}
     return train(
         out,
         "run",
@@ -145,6 +155,73 @@ def test_an_environment_that_always_raises_stops_the_run_with_its_traceback(tmp_
             collectors=1,
             max_crashes=2,
         )
+
+
+def test_one_bad_environment_among_good_ones_stops_the_run(tmp_path: Path) -> None:
+    """The good one's rows are no reason to go on for ever."""
+    with pytest.raises(OffbeatError, match="the motor is gone"):
+        faulty(tmp_path, "raise", steps=10**6, times=10**6, at=1, only=1, collectors=1, max_crashes=3)
+
+
+def test_the_checkpoint_in_need_is_made_when_several_collectors_are_lost_at_once(tmp_path: Path) -> None:
+    class Break:
+        def on_chunk(self, event: Any) -> None:
+            if event.step >= 200:
+                (tmp_path / "broken").touch()
+
+    kwargs = {"how": "exit", "once": str(tmp_path / "once"), "times": 0, "broken": str(tmp_path / "broken")}
+    with pytest.raises(OffbeatError, match="times in a row"):
+        train(
+            tmp_path,
+            "run",
+            env=FAULTY,
+            eval_env="offbeat_quiet:make",
+            env_kwargs=kwargs,
+            callbacks=[Break()],
+            total_steps=5_000,
+            collectors=2,
+            num_envs=2,
+            max_crashes=2,
+        )
+    saved = Checkpoints(tmp_path / "run").load("latest").values["progress"]
+    assert saved["step"] == summary(tmp_path / "run")["env_steps"] >= 200
+
+
+def test_an_evaluation_that_hangs_is_made_again(tmp_path: Path) -> None:
+    kwargs = {"how": "deaf", "once": str(tmp_path / "once"), "at": 3}
+    result = offbeat.train(
+        "sac",
+        "offbeat_quiet:make",
+        eval_env=lambda: __import__("faulty_envs").make(**kwargs),
+        out=str(tmp_path),
+        name="run",
+        **{**SMALL, "total_steps": 200, "collectors": 1, "hang_seconds": 1},
+    )
+    assert result.evaluation is not None
+    assert "evaluation has not moved" in log_of(result.path)
+    assert summary(result.path)["restarts"] == 1
+
+
+def test_what_an_environment_has_started_ends_with_its_collector(tmp_path: Path) -> None:
+    result = faulty(tmp_path, "exit", steps=200, collectors=1, helper=str(tmp_path / "helpers"))
+    pairs = [tuple(map(int, line.split())) for line in (tmp_path / "helpers").read_text().splitlines()]
+    helpers = [pid for pid, parent in pairs if parent != os.getpid()]
+    assert len(helpers) == 4  # two environments, in the collector and in the one after it
+    assert result.status == "finished"
+    assert not any(_alive(pid) for pid in helpers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_every_process_of_a_run_stops_it_in_good_order(number: int, tmp_path: Path) -> None:
+    line = command(tmp_path, "run", total_steps=10**6, collectors=2, num_envs=2, log_every=200)
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:
+        while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
+            time.sleep(0.1)
+        for pid in processes_of(tmp_path / "run").values():
+            os.kill(pid, number)
+        assert run.wait(20) == 0
+    states = Checkpoints(tmp_path / "run").load("latest").values["collector"]["collectors"]
+    assert all(own["state"] is not None for own in states)
 
 
 def test_a_killed_evaluation_is_made_again(tmp_path: Path) -> None:

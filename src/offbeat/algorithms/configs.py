@@ -86,21 +86,32 @@ class Run:
         "With collectors: environment steps that may be taken before the updates that belong to the earlier ones are "
         "made; 0 is synchronous, with the numbers of one process.",
         at_least=0,
+        needs="collectors",
     )
     collect_ahead: int = setting(
-        4, "With collectors: vector steps that each may take before the learner looks again.", at_least=1
+        4,
+        "With collectors: vector steps that each may take before the learner looks again.",
+        at_least=1,
+        needs="collectors",
     )
     max_policy_lag: int | None = setting(
-        None, "With collectors: updates by which the weights that act may be behind; none sets no limit.", at_least=1
+        None,
+        "With collectors: updates by which the weights that act may be behind; none sets no limit.",
+        at_least=1,
+        needs="collectors",
     )
     hang_seconds: float = setting(
         60.0,
         "With collectors: an environment whose step takes longer is interrupted and restarted; after twice as long its "
         "collector is replaced.",
         above=0,
+        needs="collectors",
     )
     max_crashes: int = setting(
-        5, "With collectors: the run stops when one ends so often in a row without a row collected.", at_least=1
+        5,
+        "With collectors: the run stops when one ends so often in a row without a row collected.",
+        at_least=1,
+        needs="collectors",
     )
     acting: Literal["auto", "numpy", "torch"] = setting(
         "auto", "What the policy acts with; auto is NumPy below 32 environments."
@@ -121,7 +132,7 @@ class Run:
     )
     precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
     trace: bool = setting(False, "Write trace.json: what each process did when (`offbeat trace` adds it up).")
-    trace_cpu: bool = setting(False, "With trace: processor time of each span, too.")
+    trace_cpu: bool = setting(False, "With trace: processor time of each span, too.", needs="trace")
     quiet: bool = setting(False, "Print nothing but errors, notes and the run's path.")
 
     def __post_init__(self) -> None:
@@ -154,19 +165,13 @@ class Run:
                 f"capacity={self.capacity} leaves a collector less than it may be ahead by, slack={self.slack} and "
                 f"collect_ahead={self.collect_ahead} vector steps; use capacity >= {least}"
             )
-        alone = [] if self.collectors else [each for each in dataclasses.fields(self) if _needs_collectors(each)]
-        for each in alone:
-            if (value := getattr(self, each.name)) != each.default:
+        for each in dataclasses.fields(self):
+            value, needed = getattr(self, each.name), each.metadata["needs"]
+            if needed is not None and not getattr(self, needed) and value != each.default:
                 raise UsageError(
-                    f"{each.name}={value} is about collector processes, and collectors=0 has none: use "
-                    "collectors >= 1, or leave it out"
+                    f"{each.name}={value} is about {needed}, and {needed}={getattr(self, needed)} has none: set "
+                    f"{needed}, or leave it out"
                 )
-        if self.trace_cpu and not self.trace:
-            raise UsageError("trace_cpu adds to a trace, and there is none: use trace as well, or leave it out")
-
-
-def _needs_collectors(each: dataclasses.Field[Any]) -> bool:
-    return str(each.metadata["help"]).startswith("With collectors:")
 
 
 SCALE_HELP = (

@@ -13,14 +13,18 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import cloudpickle
 
-from offbeat.errors import ProcessFault
+from offbeat.errors import PersistentFault, ProcessFault
 from offbeat.memory import Memory
+
+PACKAGE = Path(__file__).parents[1]
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
 SECONDS_TO_CLOSE = 3.0
@@ -42,14 +46,19 @@ class Child:
         self.name, self._module, self._job = name, module, job
         self._descriptors, self._most_deaths = tuple(descriptors), most_deaths
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._last_words = ""
+        self._socket: socket.socket | None = None
+        self._received, self._messages = bytearray(), deque[tuple[str, Any]]()
+        self._last_words, self._hopeless = "", False
         self._start_at = 0.0
         self.boots = self.deaths_in_a_row = 0
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def restarts(self) -> int:
@@ -60,37 +69,45 @@ class Child:
         content = pickle.dumps((sys.path, cloudpickle.dumps(self._job())))
         job = Memory.create(len(content))  # and not a pipe, which a child that does not read would stop up
         job.map()[:] = content
-        mine, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         inherited = theirs.fileno(), job.descriptor
         command = [sys.executable, "-m", self._module, *self.name.split(), *map(str, inherited), str(os.getpid())]
+        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]  # the child is to find this very Offbeat
         self._process = subprocess.Popen(
             command,
             pass_fds=(*inherited, *self._descriptors),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | ONE_THREAD,
+            env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         theirs.close()
         job.close()
-        self._connection = Connection(mine.detach())
+        self._received = bytearray()
         self.boots, self._last_words = self.boots + 1, ""
 
     def send(self, message: Any) -> None:
         """Something small. A child that has died does not hear it: its death is noticed by `look`."""
-        if self._connection is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._connection.send(message)
+                _send(self._socket, message)
 
-    def receive(self, timeout: float = 0.0) -> Any:
-        """The next message of the child, or None where there is none within the time."""
-        with contextlib.suppress(EOFError, OSError):
-            if self._connection is not None and self._connection.poll(timeout):
-                kind, content = self._connection.recv()
-                if kind == "failed":
-                    self._last_words = content
-                    return None
-                return kind, content
-        return None
+    def receive(self) -> tuple[str, Any] | None:
+        """The next message of the child, or None where none is whole yet; never waits."""
+        self._read()
+        return self._messages.popleft() if self._messages else None
+
+    def _read(self) -> None:
+        """Takes what has come; a message may come in pieces, and the child may be stopped between two of them."""
+        with contextlib.suppress(OSError):  # nothing there, or nobody
+            while self._socket is not None and (piece := self._socket.recv(1 << 20, socket.MSG_DONTWAIT)):
+                self._received += piece
+        while len(self._received) >= 8 and len(self._received) >= 8 + (size := int.from_bytes(self._received[:8])):
+            kind, content = pickle.loads(self._received[8 : 8 + size])
+            del self._received[: 8 + size]
+            if kind in ("failed", "hopeless"):
+                self._last_words, self._hopeless = content, kind == "hopeless"
+            else:
+                self._messages.append((kind, content))
 
     def look(self) -> str | None:
         """Starts the process if it is due; where it has died since the last look, says how."""
@@ -100,17 +117,17 @@ class Child:
             return None
         if (code := self._process.poll()) is None:
             return None
-        while self.receive() is not None:
-            pass
+        self._read()
         self._gone()
         self.deaths_in_a_row += 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (self.deaths_in_a_row - 1))
         self._start_at = time.monotonic() + delay
         words = f"{self.name} {_ended(code)}" + (f":\n{self._last_words}" if self._last_words else "")
-        if self.deaths_in_a_row >= self._most_deaths:
+        if self._hopeless or self.deaths_in_a_row >= self._most_deaths:
+            often = "" if self._hopeless else f"\n{self.name} has ended {self.deaths_in_a_row} times in a row"
             raise ProcessFault(
-                f"{words}\n{self.name} has ended {self.deaths_in_a_row} times in a row without getting anywhere, so "
-                "the run stops here; mend what ends it (check-env looks for faults of environments), then resume"
+                f"{words}{often}\nNothing comes of starting it again, so the run stops here; mend what ends it "
+                "(check-env looks for faults of environments), then resume"
             )
         return words
 
@@ -125,22 +142,34 @@ class Child:
     def kill(self) -> None:
         """Ends the process at once, and whatever it has started."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._kill_group()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_CLOSE)  # longer only where the kernel itself holds it
 
     def close(self, until: float) -> None:
         """Waits for the process, which has been asked to end, until `until` (monotonic); kills it then."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, until - time.monotonic()))
-            self.kill()  # also what it may have left
+            self.kill()
             self._gone()
 
     def _gone(self) -> None:
-        assert self._connection is not None
-        self._connection.close()
-        self._process = self._connection = None
+        assert self._socket is not None
+        self._kill_group()  # what it has started and left
+        self._socket.close()
+        self._process = self._socket = None
+
+    def _kill_group(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _send(to: socket.socket, message: Any) -> None:
+    """A message with its length in front."""
+    content = pickle.dumps(message)
+    to.sendall(len(content).to_bytes(8) + content)
 
 
 def _ended(code: int) -> str:
@@ -151,15 +180,22 @@ class Parent:
     """The child's side: its job, and a way to answer."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        connection, self._job, pid = map(int, arguments[-3:])
+        descriptor, self._job, pid = map(int, arguments[-3:])
         _end_with(pid)
-        self._connection = Connection(connection)
+        _leave_to_parent(signal.SIGINT, signal.SIGTERM)
+        self._socket = socket.socket(fileno=descriptor)
 
     def receive(self) -> Any:
-        return self._connection.recv()
+        """The next message; None when the parent is gone."""
+        size = self._exactly(8)
+        content = self._exactly(int.from_bytes(size)) if size else b""
+        return pickle.loads(content) if content else None
+
+    def _exactly(self, size: int) -> bytes:
+        return self._socket.recv(size, socket.MSG_WAITALL)
 
     def send(self, kind: str, content: Any) -> None:
-        self._connection.send((kind, content))
+        _send(self._socket, (kind, content))
 
     def run(self, work: Callable[[Parent, Any], None]) -> None:
         """Does the job; what it raises reaches the parent with its traceback."""
@@ -168,12 +204,26 @@ class Parent:
                 file.seek(0)
                 sys.path[:], job = pickle.load(file)
             work(self, pickle.loads(job))
-        except (BrokenPipeError, EOFError):
-            sys.exit(1)  # the parent is gone, and nobody is left to tell
-        except BaseException:
-            self.send("failed", traceback.format_exc())
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # the parent may be gone, and then nobody is left to tell
+                self.send("hopeless" if isinstance(error, PersistentFault) else "failed", traceback.format_exc())
             sys.stdout.flush()
             os._exit(1)
+
+
+def _leave_to_parent(*numbers: int) -> None:
+    """Signals that everybody in a terminal or a batch job gets: the parent ends its children in good order.
+
+    Not ignored, since processes that an environment starts would ignore them, too; one that it forks just ends.
+    """
+    own = os.getpid()
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            os._exit(128 + number)
+
+    for number in numbers:
+        signal.signal(number, heard)
 
 
 def _end_with(parent: int) -> None:

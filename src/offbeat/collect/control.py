@@ -62,14 +62,20 @@ class Control:
         """Episodes that can be told before the parent has to listen."""
         return _EPISODES - (self._ended - self._heard)
 
+    @property
+    def told(self) -> int:
+        """Episodes told of so far."""
+        return self._ended
+
     def tell(self, episode: Episode) -> None:
         self._ring[self._ended % _EPISODES] = (episode.env, episode.episode, episode.total_reward, episode.length)
         fence()
         self._ended += 1
 
-    def hear(self) -> Iterator[Episode]:
-        """The episodes that have ended since the last call."""
-        while self._heard < self._ended:
+    def hear(self, until: int) -> Iterator[Episode]:
+        """The episodes that were told of since the last call, up to the one of this number."""
+        fence()
+        while self._heard < until:
             env, episode, total_reward, length = self._ring[self._heard % _EPISODES].tolist()
             self._heard += 1
             yield Episode(env, episode, total_reward, length)

@@ -9,7 +9,7 @@ import numpy as np
 
 from offbeat.collect.rollout import Moved, advance
 from offbeat.envs.vector import Vector
-from offbeat.errors import OffbeatError, UsageError
+from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.policies import Policy
 from offbeat.references import name_of
 from offbeat.replay.block import NOTHING, Block
@@ -182,6 +182,9 @@ class Inline:
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
         """Goes on from a snapshot; a sentence for whatever is not exact."""
+        if "collectors" in values:
+            made = len(values["collectors"])
+            raise CheckpointError(f"the checkpoint was made with collectors={made}, this run has 0; use the same")
         prefix = "vector/"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         self._observation, sentences = self._vector.restore(own, values["vector"])

@@ -29,6 +29,7 @@ State = tuple[dict[str, Array], dict[str, Any]]
 """Where a collector stands, as arrays and JSON values."""
 
 SHORTEST_NAP, LONGEST_NAP = 20e-6, 1e-3
+FAULTS_TOLD = 10
 LONGEST_WAIT = 500_000_000
 """ns after which a wait is told of, whether it is over or not."""
 
@@ -60,7 +61,7 @@ class Worker:
     """Steps environments while it is permitted to, and writes what comes of it into its shard."""
 
     def __init__(self, parent: Parent, job: Job, trace: Trace) -> None:
-        self._parent, self._trace, self._worker = parent, trace, job.worker
+        self._parent, self._trace = parent, trace
         self._control = Control(job.num_envs, job.control.map())
         self._control.heartbeat = time.monotonic_ns()
         self._shard = Shard(job.schema, job.capacity, worker=job.worker, buffer=job.shard.map())
@@ -127,9 +128,9 @@ class Worker:
             control.episodes[:] = moved.step.episode + 1
             for fault in moved.step.faults:
                 self._contain(fault)
-            self._shard.write(chunk)
             self._tell(chunk)
             control.calls += 1
+            self._shard.write(chunk)  # last: whoever sees the rows has been told of all that belongs to them
 
     def _contain(self, fault: Contained) -> None:
         """An environment was restarted: what it had begun ends at its last good step."""
@@ -138,7 +139,9 @@ class Worker:
             self._control.quarantined += 1
         else:
             self._control.restarted += 1
-        self._parent.send("note", f"restarted alone: {fault.error}")
+        count = self._control.quarantined + self._control.restarted
+        if count <= FAULTS_TOLD or count & (count - 1) == 0:  # then only the 16th, the 32nd, ...
+            self._parent.send("note", f"restarted alone ({count} so far): {fault.error}")
 
     def _tell(self, chunk: Chunk) -> None:
         control = self._control
@@ -164,7 +167,7 @@ class Worker:
         asked = self._control.asked
         arrays, values = self._inline.snapshot()
         values["generator"] = self._rng.bit_generator.state
-        values["episodes"] = self._control.episodes.tolist()
+        values["told"], values["calls"] = self._control.told, self._control.calls
         self._parent.send("snapshot", (asked, (arrays, values)))
         self._control.answered = asked
 

@@ -15,7 +15,7 @@ import numpy as np
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
 from offbeat.collect.control import BUSY, STARTING, STATES, Control
 from offbeat.collect.process import Job, State
-from offbeat.errors import CheckpointError
+from offbeat.errors import CheckpointError, UsageError
 from offbeat.memory import Memory
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Chunk, Schema, Weights
@@ -58,6 +58,10 @@ class Place:
     def memories(self) -> tuple[Memory, Memory]:
         return self.shard_memory, self.control_memory
 
+    def close(self) -> None:
+        for memory in self.memories:
+            memory.close()
+
     @classmethod
     def create(cls, worker: int, first_env: int, num_envs: int, schema: Schema, capacity: int) -> Place:
         shard, control = Memory.create(Shard.nbytes(schema, capacity)), Memory.create(Control.nbytes(num_envs))
@@ -77,10 +81,14 @@ class Place:
 def make_places(schema: Schema, num_envs: int, collectors: int, capacity: int) -> list[Place]:
     """Environments and capacity in equal shares, as far as they go."""
     bounds = [num_envs * worker // collectors for worker in range(collectors + 1)]
-    return [
-        Place.create(worker, start, stop - start, schema, max(stop - start, capacity * (stop - start) // num_envs))
-        for worker, (start, stop) in enumerate(itertools.pairwise(bounds))
-    ]
+    try:
+        return [
+            Place.create(worker, start, stop - start, schema, max(stop - start, capacity * (stop - start) // num_envs))
+            for worker, (start, stop) in enumerate(itertools.pairwise(bounds))
+        ]
+    except (OSError, OverflowError, ValueError) as error:
+        size = Shard.nbytes(schema, capacity) / 2**30
+        raise UsageError(f"capacity={capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
 
 
 class Processes:
@@ -117,10 +125,6 @@ class Processes:
         return sum(place.num_envs for place in self._places)
 
     @property
-    def rebuilds(self) -> bool:
-        return True
-
-    @property
     def steps(self) -> int:
         """Rows that were taken in."""
         return sum(place.taken for place in self._places)
@@ -143,9 +147,12 @@ class Processes:
         return sum(place.control.quarantined for place in self._places)
 
     def oldest_version(self) -> int | None:
-        """The oldest weights that a collector is acting with at this moment, if one is."""
-        busy = [place.control.version for place in self._places if place.control.state == BUSY]
-        return min(busy, default=None)
+        """The oldest weights that a collector is acting with, or has acted with in rows that wait to be taken in."""
+        acting = [place.control.version for place in self._places if place.control.state == BUSY]
+        for place in self._places:
+            if place.taken < place.shard.committed:
+                acting.append(int(place.shard.column("version")[place.taken % place.shard.capacity]))
+        return min(acting, default=None)
 
     def published_at(self, version: int) -> int | None:
         """When these weights were published, if not long ago (time.monotonic_ns)."""
@@ -183,8 +190,9 @@ class Processes:
             place.control.state, place.control.heartbeat = STARTING, time.monotonic_ns()
             place.control.asked = place.control.answered
             place.began = place.shard.committed
-            job, place.state = self._order(place, memory, layout), None
-            return job
+            if place.state is not None and place.state[1]["rows"] != place.began:
+                place.state = None  # it was gone on from, and what followed is in the shard
+            return self._order(place, memory, layout)
 
         inherited = [each.descriptor for each in (*place.memories, memory)]
         return Child(f"collector {place.worker}", "offbeat.collect.process", job, inherited, self._most_deaths)
@@ -199,7 +207,8 @@ class Processes:
         planned = sum(place.shard.committed + place.num_envs * max(0, left) for left, place in ahead)
         most = 1 if self._synchronous else self._ahead
         while planned <= steps:
-            left, place = min(ahead, key=lambda each: each[0])
+            # The fewest permits left first; among equals whoever has been given least so far.
+            left, place = min(ahead, key=lambda each: (each[0], each[1].control.permit))
             if left >= most:
                 break
             ahead[ahead.index((left, place))] = (left + 1, place)
@@ -222,13 +231,14 @@ class Processes:
             self.waited += time.monotonic() - start
         return chunks
 
-    def _taken(self, place: Place, until: int) -> list[Chunk]:
+    def _taken(self, place: Place, until: int, told: int | None = None, calls: int | None = None) -> list[Chunk]:
+        """The rows up to `until`, with the episodes and vector steps that belong to them."""
         chunks = list(place.shard.look(place.taken, until))
         place.taken = until
         if chunks:
             place.child.progressed()
-            chunks[-1].finished = tuple(place.control.hear())
-            calls = place.control.calls
+            chunks[-1].finished = tuple(place.control.hear(place.control.told if told is None else told))
+            calls = place.control.calls if calls is None else calls
             for chunk in chunks:
                 chunk.calls, place.calls = calls - place.calls, calls
         return chunks
@@ -244,6 +254,7 @@ class Processes:
 
     def _replace(self, place: Place) -> None:
         if (death := place.child.look()) is not None:
+            place.control.state = STARTING
             self.note(f"{death}\n{place.child.name} is replaced; the rows that it has written stay")
 
     def _hear(self, message: tuple[str, Any]) -> None:
@@ -281,21 +292,25 @@ class Processes:
         arrays: dict[str, Array] = {}
         values, chunks = [], []
         for place in self._places:
-            state = self._answer(place, until) if self._weights is not None else place.state
-            own: dict[str, Any] = {"state": None, "episodes": place.control.episodes.tolist()}
-            rows = place.shard.committed
+            state = self._answer(place, until)
+            rows, told, calls = place.shard.committed, None, None
             if state is not None:
                 arrays |= {f"{place.worker}/{name}": array for name, array in state[0].items()}
-                own["state"], rows = state[1], state[1]["rows"]
-            values.append({**own, "rows": rows})
-            chunks += self._taken(place, rows)
+                rows, told, calls = (state[1][name] for name in ("rows", "told", "calls"))
+            own = None if state is None else state[1]
+            values.append({"state": own, "episodes": place.control.episodes.tolist(), "rows": rows})
+            chunks += self._taken(place, rows, told, calls)
         return arrays, {"collectors": values}, chunks
 
     def _answer(self, place: Place, until: float) -> State | None:
-        while place.child.pid is not None and time.monotonic() < until:
-            message = place.child.receive(0.01)
+        """What the collector says, or where it was to begin if it has not begun yet. Deaths are `_look`'s business."""
+        begun = place.state is None or place.shard.committed != place.state[1]["rows"]
+        if not begun and (self._weights is None or place.control.state == STARTING):
+            return place.state
+        while self._weights is not None and place.child.alive and time.monotonic() < until:
+            message = place.child.receive()
             if message is None:
-                self._replace(place)
+                time.sleep(SHORTEST_NAP)
             elif message[0] == "snapshot" and message[1][0] == self._snapshots:
                 state: State = message[1][1]
                 return state
@@ -310,10 +325,10 @@ class Processes:
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
         """Lets every collector go on from a snapshot when it is started; its rows are in the shards already."""
-        saved = values["collectors"]
+        saved = values.get("collectors", ())
         if len(saved) != len(self._places):
             raise CheckpointError(
-                f"the checkpoint was made with {len(saved)} collectors, this run has {len(self._places)}; use the same"
+                f"the checkpoint was made with collectors={len(saved)}, this run has {len(self._places)}; use the same"
             )
         for place, own in zip(self._places, saved, strict=True):
             prefix = f"{place.worker}/"
@@ -325,6 +340,7 @@ class Processes:
                 )
             place.control.episodes[:] = np.asarray(own["episodes"])
             place.taken = own["rows"]
+            place.shard.cut_gaps()
             place.state = None if own["state"] is None else (state, own["state"])
         return []
 
@@ -335,6 +351,7 @@ class Processes:
                 place.control.stop = 1
             for place in self._places:
                 place.child.close(until)
-        for memory in [self._memory, *(each for place in self._places for each in place.memories)]:
-            if memory is not None:
-                memory.close()
+        for place in self._places:
+            place.close()
+        if self._memory is not None:
+            self._memory.close()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from offbeat.envs.reader import NotFinite
 from offbeat.envs.slot import Slot
-from offbeat.errors import EnvironmentFault, EnvironmentHung
+from offbeat.errors import EnvironmentFault, EnvironmentHung, PersistentFault
 from offbeat.types import Contained, Observation
 
 
@@ -32,7 +32,7 @@ class Containment:
         while True:
             slot.faults += 1
             if slot.faults > self.most:
-                raise EnvironmentFault(
+                raise PersistentFault(
                     f"{slot.faults} faults in a row without a good step in between, but only {self.most} are "
                     f"contained; the last was: {error}"
                 ) from error

@@ -139,9 +139,21 @@ class Shard:
             place = start % self.capacity
             count = min(stop - start, self.capacity - place)
             beside = {name: array[place : place + count] for name, array in self._beside.items()}
-            data = self._bytes[place * self._width : (place + count) * self._width]
+            for array in beside.values():
+                array.flags.writeable = False
+            data = self._bytes[place * self._width : (place + count) * self._width].toreadonly()
             yield Chunk((self._row, data, count, beside), start, worker=self.worker, boot=self.boot)
             start += count
+
+    def cut_gaps(self) -> None:
+        """Marks every row as truncated after which its environment went on with another episode, without an end."""
+        held = np.arange(self.oldest, self.committed) % self.capacity
+        held = held[np.argsort(self._columns["env"][held], kind="stable")]
+        env, episode, terminated, truncated = (
+            self._columns[name][held] for name in ("env", "episode", "terminated", "truncated")
+        )
+        gap = (env[1:] == env[:-1]) & (episode[1:] != episode[:-1]) & ~terminated[:-1] & ~truncated[:-1]
+        self._columns["truncated"][held[:-1][gap]] = True
 
     def cut(self, env: int | None = None) -> None:
         """Marks the newest row of an environment, or of each, as truncated where it ended nothing: nothing follows it.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from offbeat.memory import fence
 from offbeat.replay.links import Links
 from offbeat.replay.nstep import follow, n_step
 from offbeat.replay.shard import Shard
@@ -48,6 +49,7 @@ class Uniform:
         """A batch of B transitions; the arrays share one gathered batch, which is the caller's own."""
         while True:
             held = [(shard.oldest, shard.committed) for shard in self.shards]
+            fence()
             sizes = [max(0, committed - oldest) for oldest, committed in held]
             total = sum(sizes)
             if total == 0:
@@ -67,6 +69,7 @@ class Uniform:
 
         First rows decide for whole chains, because a successor is never older.
         """
+        fence()
         for index, (shard, (oldest, _)) in enumerate(zip(self.shards, held, strict=True)):
             if (now := shard.oldest) != oldest:
                 base = index << SHARD_SHIFT

@@ -329,19 +329,10 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
 
 _OF_A_RUN = frozenset(
     (
-        *(
-            "env",
-            "num_envs",
-            "max_episode_steps",
-            "reward_shaping",
-            "out",
-            "name",
-            "logger",
-            "quiet",
-            "threads",
-            "preset",
-        ),
+        *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset"),
+        *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
+        *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),
     )
 )
 """Settings that only a run heeds."""

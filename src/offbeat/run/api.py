@@ -80,7 +80,11 @@ def train_config(
     with _threads(budget(config.run).learner):
         parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
-            directory = RunDirectory.create(config, versions())
+            try:
+                directory = RunDirectory.create(config, versions())
+            except BaseException:
+                parts.close()
+                raise
             directory.lock()
             try:
                 return _train(parts, directory, None, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from offbeat import presets
@@ -49,10 +51,19 @@ class Threads:
 
 def budget(run: Run) -> Threads:
     """Threads that fit the machine: one for each collector and for evaluation, and the others for the learner."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     if run.threads or not run.collectors:
         return Threads(run.threads, run.collectors, cores)
     return Threads(max(1, cores - run.collectors - 1), run.collectors, cores)
+
+
+def _cores() -> int:
+    """Cores that this process may use; a container may be given less time than its cores have."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # another system, or no limit
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        cores = min(cores, max(1, quota // period))
+    return cores
 
 
 class Recording:
@@ -72,6 +83,11 @@ class Parts:
     callbacks: Callbacks | None
     time_limit: int | None
     recording: Recording
+
+    def close(self) -> None:
+        """For a run that does not begin."""
+        self.collector.close()
+        self.evaluator.close()
 
     def runner(self, directory: RunDirectory, console: Console, stop: Callable[[], bool]) -> Runner:
         """The runner in a directory, of which the parts hear only now."""
@@ -134,7 +150,15 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
     spec, evaluation = environments.looked_at()
     _check_same_spaces(spec, evaluation)
     places = make_places(Schema.transitions(spec), run.num_envs, run.collectors, run.capacity)
-    agent, recording = _agent(config, spec, [place.shard for place in places]), Recording()
+    recording = Recording()
+    try:
+        agent = _agent(config, spec, [place.shard for place in places])
+        for place in places:
+            _check_travels(environments.part(place.first_env, place.num_envs), agent.policy_factory(1), shaping)
+    except BaseException:
+        for place in places:
+            place.close()
+        raise
 
     def collect(place: Place, weights: Memory, layout: Layout) -> Job:
         return Job(
@@ -157,13 +181,14 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
             trace=recording.trace,
         )
 
-    def evaluate(weights: Memory, layout: Layout) -> evaluator_process.Job:
+    def evaluate(weights: Memory, control: Memory, layout: Layout) -> evaluator_process.Job:
         num_envs = min(run.eval_episodes, MOST_ENVIRONMENTS)
         return evaluator_process.Job(
             environments.evaluation_maker(run.eval_episodes, run.seed),
             agent.policy_factory(num_envs),
             run.eval_episodes,
             weights,
+            control,
             layout,
             recording.trace,
         )
@@ -176,8 +201,20 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
         most_deaths=run.max_crashes,
         synchronous=run.slack == 0,
     )
-    evaluator = ProcessEvaluator(evaluate, run.max_crashes)
+    evaluator = ProcessEvaluator(evaluate, run.max_crashes, run.hang_seconds)
     return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording)
+
+
+def _check_travels(*parts: Any) -> None:
+    """Refuses what cannot be sent to another process."""
+    for part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            raise UsageError(
+                f"{part} cannot be sent to a collector process: {type(error).__name__}: {error}; make what it holds "
+                "(files, locks, connections) inside the factory, or use collectors=0"
+            ) from error
 
 
 def _generator(agent: Agent, place: Place) -> dict[str, Any]:

@@ -33,7 +33,10 @@ class Event:
 
 @dataclass(frozen=True)
 class ChunkEvent(Event):
-    """New experience is in replay, and no update has seen it yet. Copy what you keep of the chunk's arrays."""
+    """New experience is in replay; with collectors=0, no update has seen it yet.
+
+    Copy what you keep of the chunk's arrays: with collectors they are replay's own, which are written over in time.
+    """
 
     method: ClassVar[str] = "on_chunk"
     chunk: Chunk

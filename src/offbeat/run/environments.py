@@ -39,7 +39,17 @@ class Environments:
         """What training and evaluation environments are like, from one of each that is made for this and closed."""
         makers = self.part(0, 1), self.evaluation_maker(1, self.config.run.seed)
         with closing(makers[0]()) as training, closing(makers[1]()) as evaluation:
+            self._check_shares(training.num_envs)
             return training.spec, evaluation.spec
+
+    def _check_shares(self, made: int) -> None:
+        """A factory of vector environments gives every collector as many as it makes."""
+        run = self.config.run
+        if made != 1 and run.num_envs != made * run.collectors:
+            raise UsageError(
+                f"{called(self.env)} makes vector environments of {made}, one for each collector: with collectors="
+                f"{run.collectors} use num_envs={made * run.collectors}, not {run.num_envs}"
+            )
 
     def part(self, first_env: int, num_envs: int) -> Callable[[], Vector]:
         """Makes a collector's share of the training environments, in another process."""

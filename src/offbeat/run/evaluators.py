@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
+from offbeat.collect.control import STARTING, Control
+from offbeat.collect.processes import SECONDS_TO_START
 from offbeat.envs import Vector
 from offbeat.errors import OffbeatError
 from offbeat.memory import Memory
@@ -28,6 +30,11 @@ class Evaluator(Protocol):
         """Evaluations that were asked for and are not known yet."""
         ...
 
+    @property
+    def restarts(self) -> int:
+        """How often a process that evaluates was started again."""
+        ...
+
     def submit(self, step: int, publication: Publication) -> bool:
         """Asks for an evaluation; False when there was a wish to stop in between, and it has not happened."""
         ...
@@ -44,7 +51,7 @@ class Evaluator(Protocol):
 class InlineEvaluator:
     """Evaluates in this process, at once."""
 
-    pending = 0
+    pending = restarts = 0
 
     def __init__(
         self, vector: Vector, policy: Callable[[], Policy], episodes: int, stop: Callable[[], bool] = lambda: False
@@ -77,18 +84,19 @@ class InlineEvaluator:
 
 
 class ProcessEvaluator:
-    """Evaluates in a process of its own, one evaluation after the other; a process that dies is replaced.
+    """Evaluates in a process of its own, one evaluation after the other; a process that dies or hangs is replaced.
 
-    order: what the process is to do, once the weights have a place. `note` is where to say what a person should know.
+    order: what the process is to do, once the weights have a place. hang_seconds: so long an evaluation may stand
+    still. `note` is where to say what a person should know.
     """
 
-    def __init__(self, order: Callable[[Memory, Layout], Job], most_deaths: int) -> None:
-        self._order, self._most_deaths = order, most_deaths
+    def __init__(self, order: Callable[[Memory, Memory, Layout], Job], most_deaths: int, hang_seconds: float) -> None:
+        self._order, self._most_deaths, self._hang = order, most_deaths, hang_seconds
         self.note: Callable[[str], None] = print
         self._waiting: deque[tuple[int, Publication]] = deque()
         self._child: Child | None = None
-        self._memory: Memory | None = None
-        self._asked_boot = self._next_look = 0.0
+        self._memories: list[Memory] = []
+        self._asked_boot, self._next_look = 0, 0.0
 
     @property
     def pending(self) -> int:
@@ -100,19 +108,22 @@ class ProcessEvaluator:
 
     def submit(self, step: int, publication: Publication) -> bool:
         if self._child is None:
-            layout = layout_of(publication.weights)
-            self._memory = memory = Memory.create(SharedWeights.nbytes(layout))
-            self._weights = SharedWeights(layout, memory.map())
-            self._child = Child(
-                "evaluation",
-                "offbeat.run.evaluator_process",
-                lambda: self._order(memory, layout),
-                (memory.descriptor,),
-                self._most_deaths,
-            )
+            self._child = self._prepared(layout_of(publication.weights))
         self._waiting.append((step, publication))
         self._next_look = 0.0
         return True
+
+    def _prepared(self, layout: Layout) -> Child:
+        weights, control = Memory.create(SharedWeights.nbytes(layout)), Memory.create(Control.nbytes(1))
+        self._memories = [weights, control]
+        self._weights, self._control = SharedWeights(layout, weights.map()), Control(1, control.map())
+
+        def job() -> Job:
+            self._control.state, self._control.heartbeat = STARTING, time.monotonic_ns()
+            return self._order(weights, control, layout)
+
+        descriptors = [each.descriptor for each in self._memories]
+        return Child("evaluation", "offbeat.run.evaluator_process", job, descriptors, self._most_deaths)
 
     def results(self) -> list[Evaluation]:
         if self._child is None or time.monotonic() < self._next_look:
@@ -127,22 +138,34 @@ class ProcessEvaluator:
             self._asked_boot = 0
         if (death := self._child.look()) is not None:
             self.note(f"{death}\nevaluation is started again")
-        if self._waiting and self._child.pid is not None and self._asked_boot != self._child.boots:
-            self._asked_boot = self._child.boots
+        if self._waiting and self._child.pid is not None:
+            self._ask_or_watch(self._child)
+        return found
+
+    def _ask_or_watch(self, child: Child) -> None:
+        """Asks for the evaluation that comes next, or looks whether the one that was asked for moves."""
+        still = (time.monotonic_ns() - self._control.heartbeat) / 1e9
+        patience = max(self._hang, SECONDS_TO_START) if self._control.state == STARTING else self._hang
+        if self._asked_boot != child.boots:
+            self._asked_boot = child.boots
             publication = self._waiting[0][1]
             self._weights.publish(publication.version, publication.weights)
-            self._child.send("evaluate")
-        return found
+            child.send("evaluate")
+        elif still > patience:
+            self.note(f"evaluation has not moved for {still:.0f} s and is ended")
+            child.kill()
 
     def processes(self) -> list[dict[str, Any]]:
         if self._child is None:
             return []
+        beat = time.time() - (time.monotonic_ns() - self._control.heartbeat) / 1e9
         state = "evaluating" if self._waiting else "waiting"
-        return [{"name": "evaluation", "pid": self._child.pid, "state": state, "heartbeat": time.time()}]
+        return [{"name": "evaluation", "pid": self._child.pid, "state": state, "heartbeat": beat}]
 
     def close(self) -> None:
-        if self._child is not None and self._memory is not None:
+        if self._child is not None:
             busy = bool(self._waiting)
             self._child.send("stop")
             self._child.close(time.monotonic() + (0.0 if busy else SECONDS_TO_CLOSE))
-            self._memory.close()
+        for memory in self._memories:
+            memory.close()

@@ -28,6 +28,8 @@ from offbeat.types import Array, Chunk
 
 UPDATES_BETWEEN_LOOKS = 16
 """So many updates run before the loop looks for a wish to stop."""
+MOST_PENDING = 2
+"""Evaluations that training may be ahead of: each holds the learner's state until it is known."""
 SECONDS_TO_WAIT = 0.05
 """So long the loop waits for rows, or for an evaluation, before it looks around."""
 
@@ -61,7 +63,7 @@ class Runner:
         self.records = Records(directory, console)
         self.stop_reason: str | None = None
         self._purge_step: int | None = None
-        self._lag, self._learned = Lag(), False
+        self._lag, self._learned, self._evaluation_waited = Lag(), False, 0.0
         self._published: Any = None
         self._evaluated: tuple[int, int] | None = None  # step and version of the last evaluation that was asked for
         self._held: deque[Snapshot] = deque()  # of evaluations that are not known yet
@@ -99,7 +101,7 @@ class Runner:
             else:
                 if self.agent.learner.pending():
                     self._log()
-                status = "finished" if self._evaluate() and self._hear_evaluations(wait=True) else "stopped"
+                status = "finished" if self._evaluate() and self._hear_evaluations(0) else "stopped"
         except ProcessFault:
             if self._moved(begun):
                 self._checkpoint()  # what was collected and learned is whole: only those processes are not
@@ -117,8 +119,11 @@ class Runner:
             self._publish()
             self._collect()
             self._hear_evaluations()
-            self.directory.status("running", self._others)
-            self.console.progress(self.progress)
+            self._show()
+
+    def _show(self) -> None:
+        self.directory.status("running", self._others)
+        self.console.progress(self.progress)
 
     def _others(self) -> list[dict[str, Any]]:
         """The run's other processes, for status.json."""
@@ -278,6 +283,8 @@ class Runner:
         publication, progress = self.agent.publication(), self.progress
         if self._evaluated == (progress.step, publication.version):
             return True
+        if not self._hear_evaluations(MOST_PENDING - 1):
+            return False
         with self.trace("evaluate"):
             if not self.evaluator.submit(progress.step, publication):
                 return False
@@ -286,17 +293,22 @@ class Runner:
                 self._held.append(self._snapshot({}, {}))
             return self._hear_evaluations()
 
-    def _hear_evaluations(self, wait: bool = False) -> bool:
-        """Records the evaluations that have become known; False when asked to stop while waiting for the rest."""
+    def _hear_evaluations(self, most: int = MOST_PENDING) -> bool:
+        """Records the evaluations that have become known, and waits while there are more than `most` to come.
+
+        False when asked to stop in between.
+        """
         while True:
             for result in self.evaluator.results():
                 self._record(result, self._held.popleft() if self._held else None)
-            if not wait or not self.evaluator.pending:
+            if self.evaluator.pending <= most:
                 return True
             if self.stop():
                 return False
             with self.trace("wait"):
                 sleep(SECONDS_TO_WAIT)
+            self._evaluation_waited += SECONDS_TO_WAIT
+            self._show()
 
     def _record(self, result: Evaluation, held: Snapshot | None) -> None:
         """held: the state that was evaluated, where it is not that of this moment."""
@@ -372,8 +384,12 @@ class Runner:
         if processes is None:
             return {"waits": {}, "restarts": 0, "lost": {}}
         return {
-            "waits": {"learner": processes.waited, "collectors": processes.collectors_waited},
-            "restarts": processes.restarts,
+            "waits": {
+                "learner": processes.waited,
+                "collectors": processes.collectors_waited,
+                "evaluation": self._evaluation_waited,
+            },
+            "restarts": processes.restarts + self.evaluator.restarts,
             "restarted_environments": processes.restarted_environments,
             "lost": {"quarantined_rows": processes.quarantined_rows},
         }
