@@ -108,28 +108,28 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
     tasks = {task.name: task for task in published.TASKS}
     returns: dict[str, dict[str, list[float]]] = {}
     lines = []
-    with machine.watched() as where:
-        for name in LEARNED:
-            jobs = [(kind, seed) for kind in (IN_ONE, BESIDE) for seed in range(options.seeds)]
-            results = {
-                (kind, seed): published.train(tasks[name], seed, options.work, collectors=int(kind == BESIDE))
-                for kind, seed in jobs
-            }
-            means = {
-                kind: [results[kind, seed]["mean_return"] for seed in range(options.seeds)] for kind in (IN_ONE, BESIDE)
-            }
-            returns[name] = means
-            difference = statistics.mean(means[BESIDE]) - statistics.mean(means[IN_ONE])
-            error = math.sqrt(sum(statistics.variance(each) / len(each) for each in means.values()))
-            lines.append(
-                [name]
-                + [
-                    f"{statistics.mean(each):,.1f} ({', '.join(f'{mean:,.0f}' for mean in each)})"
-                    for each in means.values()
-                ]
-                + [f"{difference:+,.1f}", f"{error:,.1f}"]
-            )
-            print(lines[-1], flush=True)
+    where = machine.describe()  # runs may be there already, so that what else the machine did is not known
+    for name in LEARNED:
+        jobs = [(kind, seed) for kind in (IN_ONE, BESIDE) for seed in range(options.seeds)]
+        results = {
+            (kind, seed): published.train(tasks[name], seed, options.work, collectors=int(kind == BESIDE))
+            for kind, seed in jobs
+        }
+        means = {
+            kind: [results[kind, seed]["mean_return"] for seed in range(options.seeds)] for kind in (IN_ONE, BESIDE)
+        }
+        returns[name] = means
+        difference = statistics.mean(means[BESIDE]) - statistics.mean(means[IN_ONE])
+        error = math.sqrt(sum(statistics.variance(each) / len(each) for each in means.values()))
+        lines.append(
+            [name]
+            + [
+                f"{statistics.mean(each):,.1f} ({', '.join(f'{mean:,.0f}' for mean in each)})"
+                for each in means.values()
+            ]
+            + [f"{difference:+,.1f}", f"{error:,.1f}"]
+        )
+        print(lines[-1], flush=True)
     parts = [
         f"{machine.sentence(where)}. Presets as they come, final policy, {published.EPISODES} episodes, one thread.",
         report.table(["", IN_ONE, BESIDE, "difference", "its standard error"], lines),
