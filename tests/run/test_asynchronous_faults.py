@@ -187,16 +187,15 @@ def test_the_checkpoint_in_need_is_made_when_several_collectors_are_lost_at_once
     assert saved["step"] == summary(tmp_path / "run")["env_steps"] >= 200
 
 
+def badly_evaluated(out: Path, how: str, **settings: Any) -> offbeat.RunResult:
+    """A run whose evaluation environment goes wrong once."""
+    kwargs = {"how": how, "once": str(out / "once"), "at": 3}
+    evaluated_on = {"eval_env": lambda: __import__("faulty_envs").make(**kwargs)}
+    return train(out, "run", env="offbeat_quiet:make", collectors=1, **evaluated_on, **settings)
+
+
 def test_an_evaluation_that_hangs_is_made_again(tmp_path: Path) -> None:
-    kwargs = {"how": "deaf", "once": str(tmp_path / "once"), "at": 3}
-    result = offbeat.train(
-        "sac",
-        "offbeat_quiet:make",
-        eval_env=lambda: __import__("faulty_envs").make(**kwargs),
-        out=str(tmp_path),
-        name="run",
-        **{**SMALL, "total_steps": 200, "collectors": 1, "hang_seconds": 1},
-    )
+    result = badly_evaluated(tmp_path, "deaf", total_steps=200, hang_seconds=1)
     assert result.evaluation is not None
     assert "evaluation has not moved" in log_of(result.path)
     assert summary(result.path)["restarts"] == 1
@@ -225,16 +224,7 @@ def test_a_signal_to_every_process_of_a_run_stops_it_in_good_order(number: int, 
 
 
 def test_a_killed_evaluation_is_made_again(tmp_path: Path) -> None:
-    """The second evaluation's environment ends its process, once."""
-    kwargs = {"how": "exit", "once": str(tmp_path / "once"), "at": 3}
-    result = offbeat.train(
-        "sac",
-        "offbeat_quiet:make",
-        eval_env=lambda: __import__("faulty_envs").make(**kwargs),
-        out=str(tmp_path),
-        name="run",
-        **{**SMALL, "total_steps": 300, "eval_every": 100, "collectors": 1},
-    )
+    result = badly_evaluated(tmp_path, "exit", total_steps=300, eval_every=100)
     assert [evaluation.step >= 100 * (index + 1) for index, evaluation in enumerate(result.history)] == [True] * 3
     assert "evaluation is started again" in log_of(result.path)
 

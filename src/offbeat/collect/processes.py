@@ -138,14 +138,6 @@ class Processes:
         """Seconds in which collectors waited for permission, added up."""
         return sum(place.control.waited for place in self._places) / 1e9
 
-    @property
-    def restarted_environments(self) -> int:
-        return sum(place.control.restarted for place in self._places)
-
-    @property
-    def quarantined_rows(self) -> int:
-        return sum(place.control.quarantined for place in self._places)
-
     def oldest_version(self) -> int | None:
         """The oldest weights that a collector is acting with, or has acted with in rows that wait to be taken in."""
         acting = [place.control.version for place in self._places if place.control.state == BUSY]
@@ -157,6 +149,20 @@ class Processes:
     def published_at(self, version: int) -> int | None:
         """When these weights were published, if not long ago (time.monotonic_ns)."""
         return next((when for each, when in reversed(self._published) if each == version), None)
+
+    def numbers(self) -> dict[str, float]:
+        """For the log: who waited for whom so far, and how often a collector was replaced."""
+        waits = {"learner_waited": self.waited, "collectors_waited": self.collectors_waited}
+        return {**waits, "restarts": self.restarts}
+
+    def supervision(self) -> dict[str, Any]:
+        """For the summary: the same, and what environments have cost."""
+        return {
+            "waits": {"learner": self.waited, "collectors": self.collectors_waited},
+            "restarts": self.restarts,
+            "restarted_environments": sum(place.control.restarted for place in self._places),
+            "lost": {"quarantined_rows": sum(place.control.quarantined for place in self._places)},
+        }
 
     def processes(self) -> list[dict[str, Any]]:
         """For status.json."""

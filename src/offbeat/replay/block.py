@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from offbeat.types import Array, Packed, Schema
 
 NOTHING: Mapping[str, Array] = {}
+ALIGNMENT = 64
+
+Laid = tuple[int, int, tuple[int, ...], np.dtype[Any]]
+"""Where an array stands in a buffer: start, length in bytes, shape, dtype."""
+
+
+def lay_out(parts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[list[Laid], int]:
+    """Arrays of these shapes and dtypes one after the other, each aligned, and the size of all."""
+    layout, start = [], 0
+    for shape, dtype in parts:
+        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        layout.append((start, length, shape, dtype))
+        start += -(-length // ALIGNMENT) * ALIGNMENT
+    return layout, start
 
 
 class Block:

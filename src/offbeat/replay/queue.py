@@ -10,13 +10,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from offbeat.memory import fence
-from offbeat.replay.block import pack
+from offbeat.replay.block import Laid, lay_out, pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
 WhenFull = Literal["block", "drop-oldest"]
 State = Literal["free", "filling", "full", "in use"]
 
-_ALIGNMENT = 64
 _WORDS = 16
 _WRITTEN, _OPENED, _BEGUN, _ABANDONED = range(4)  # the writer's words
 _FREED, _TAKEN, _DROPPED, _STALE = range(8, 12)  # the reader's, on a cache line of their own
@@ -315,9 +314,7 @@ def _spread(rows: Packed, valid: Array) -> Packed:
     return row, packed, len(valid), {name: spread(column) for name, column in beside.items()}
 
 
-def _layout(
-    schema: Schema, steps: int, num_envs: int
-) -> tuple[list[tuple[int, int, tuple[int, ...], np.dtype[Any]]], int]:
+def _layout(schema: Schema, steps: int, num_envs: int) -> tuple[list[Laid], int]:
     """Start, length in bytes, shape and dtype of every array of a slot, and its size."""
     lead = steps, num_envs
     parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = [
@@ -326,9 +323,4 @@ def _layout(
         (lead, schema.row),
         *(((*lead, *each.shape), np.dtype(each.dtype)) for each in schema.beside),
     ]
-    layout, start = [], 0
-    for shape, dtype in parts:
-        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        layout.append((start, length, shape, dtype))
-        start += -(-length // _ALIGNMENT) * _ALIGNMENT
-    return layout, start
+    return lay_out(parts)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from offbeat.memory import fence
-from offbeat.replay.block import pack
+from offbeat.replay.block import Laid, lay_out, pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
-_ALIGNMENT = 64
 _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # the header's cursors; the rest of its 64 bytes is spare
 
 
@@ -187,13 +186,8 @@ class Shard:
             self._cursors[cursor] = sequence
 
 
-def _layout(schema: Schema, capacity: int) -> tuple[list[tuple[int, int, tuple[int, ...], np.dtype[Any]]], int]:
+def _layout(schema: Schema, capacity: int) -> tuple[list[Laid], int]:
     """Start, length in bytes, shape and dtype of every array in the buffer, header and rows first, and its size."""
     parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((8,), np.dtype(np.int64)), ((capacity,), schema.row)]
     parts += [((capacity, *each.shape), np.dtype(each.dtype)) for each in schema.beside]
-    layout, start = [], 0
-    for shape, dtype in parts:
-        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        layout.append((start, length, shape, dtype))
-        start += -(-length // _ALIGNMENT) * _ALIGNMENT
-    return layout, start
+    return lay_out(parts)

@@ -26,6 +26,10 @@ class Lag:
             self._seconds.append(seconds)
             self.latest_seconds = seconds
 
+    def seconds(self) -> dict[str, float]:
+        """The age of the weights that acted last, for the log."""
+        return {"policy_lag_seconds": self.latest_seconds}
+
     def summary(self) -> dict[str, Any]:
         """The latest, percentiles of the last chunks, and the most since the start."""
         found: dict[str, Any] = {"updates": self.latest, "most_updates": self.most}

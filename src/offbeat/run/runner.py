@@ -247,7 +247,7 @@ class Runner:
             "replay": len(self.agent.experience),
             "updates_per_step": self._ratio(),
             "policy_lag": self._lag.latest,
-            **self._asynchronous(),
+            **({} if self.processes is None else self._lag.seconds() | self.processes.numbers()),
             "steps_per_second": progress.steps_per_second,
             "updates_per_second": progress.updates_per_second,
             **progress.losses,
@@ -258,17 +258,6 @@ class Runner:
                 self.trace.counter(counter, numbers[name])
         with self.trace("log"):
             self.records.log(progress, numbers)
-
-    def _asynchronous(self) -> dict[str, float]:
-        """What only collectors beside us have: who waited for whom so far, and the age of the weights that acted."""
-        if self.processes is None:
-            return {}
-        return {
-            "policy_lag_seconds": self._lag.latest_seconds,
-            "learner_waited": self.processes.waited,
-            "collectors_waited": self.processes.collectors_waited,
-            "restarts": self.processes.restarts,
-        }
 
     def _ratio(self) -> float | None:
         """Updates made per step since the warm-up."""
@@ -380,19 +369,12 @@ class Runner:
 
     def _supervision(self) -> dict[str, Any]:
         """Who waited for whom, in seconds, what was restarted, and which data was lost."""
-        processes = self.processes
-        if processes is None:
+        if self.processes is None:
             return {"waits": {}, "restarts": 0, "lost": {}}
-        return {
-            "waits": {
-                "learner": processes.waited,
-                "collectors": processes.collectors_waited,
-                "evaluation": self._evaluation_waited,
-            },
-            "restarts": processes.restarts + self.evaluator.restarts,
-            "restarted_environments": processes.restarted_environments,
-            "lost": {"quarantined_rows": processes.quarantined_rows},
-        }
+        found = self.processes.supervision()
+        found["waits"]["evaluation"] = self._evaluation_waited
+        found["restarts"] += self.evaluator.restarts
+        return found
 
     def fail(self, trace: str) -> None:
         """Marks the run as failed; its last checkpoint stays as it is."""
