@@ -43,6 +43,9 @@ class Task:
 TASKS = (
     Task("dqn", "CartPole-v1", 50_000, 475, "500 (RL Zoo, one run)"),
     Task("dqn", "Acrobot-v1", 100_000, -100, "-76.6 (RL Zoo, one run)"),
+    Task("ppo", "CartPole-v1", 100_000, 475, "500 (RL Zoo, one run)"),
+    Task("appo", "CartPole-v1", 100_000, 475, "500 (RL Zoo's PPO, one run)"),
+    Task("ppo", "Pendulum-v1", 200_000, -250, "-172 ± 104 at 100,000 (RL Zoo, one run)"),
     Task("sac", "Pendulum-v1", 10_000, -200, "-157 ± 89 at 20,000 (RL Zoo, one run)"),
     Task("td3", "Pendulum-v1", 20_000, -200, "-152 ± 90 (RL Zoo, one run)"),
     Task("ddpg", "Pendulum-v1", 20_000, -200, "-152 ± 94 (RL Zoo, one run)"),
@@ -61,7 +64,8 @@ def train(task: Task, seed: int, work: Path, collectors: int = 0) -> dict[str, A
     if not finished(path):
         command = [sys.executable, "-m", "offbeat", "train", task.algorithm, "--env", task.environment]
         flags = {"total-steps": task.steps, "seed": seed, "threads": 1, "out": work, "eval-episodes": EPISODES}
-        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name, "collectors": collectors}
+        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name}
+        flags |= {"collectors": collectors} if collectors else {}
         for flag, value in flags.items():
             command += [f"--{flag}", str(value)]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

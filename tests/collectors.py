@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.collect.process import Job
-from offbeat.collect.processes import Place, Processes, make_places
+from offbeat.collect.shards import ShardPlace, ShardProcesses, make_places
 from offbeat.envs import make_vector
 from offbeat.memory import Memory
 from offbeat.types import Array, EnvSpec, Schema, Weights
@@ -53,12 +53,12 @@ def start(
     note: Callable[[str], None] = lambda text: None,
     begin: bool = True,
     **env_kwargs: Any,
-) -> tuple[Processes, list[Place]]:
+) -> tuple[ShardProcesses, list[ShardPlace]]:
     """Collectors that wait for their first permit, or with begin=False for their first weights."""
     schema = Schema.transitions(spec)
     places = make_places(schema, num_envs, collectors, capacity)
 
-    def order(place: Place, memory: Memory, layout: Layout) -> Job:
+    def order(place: ShardPlace, memory: Memory, layout: Layout) -> Job:
         entropy = np.random.SeedSequence([place.worker, place.child.boots])
         generator = np.random.PCG64(entropy).state if place.state is None else place.state[1]["generator"]
         return Job(
@@ -76,8 +76,8 @@ def start(
             schema=schema,
             first_env=place.first_env,
             num_envs=place.num_envs,
-            capacity=place.shard.capacity,
-            shard=place.shard_memory,
+            plan=place.plan,
+            store=place.store,
             control=place.control_memory,
             weights=memory,
             layout=layout,
@@ -89,7 +89,7 @@ def start(
             trace=None,
         )
 
-    processes = Processes(
+    processes = ShardProcesses(
         places, order, collect_ahead=collect_ahead, hang_seconds=hang_seconds, most_deaths=most_deaths
     )
     processes.note = note
@@ -98,7 +98,9 @@ def start(
     return processes, places
 
 
-def collect(processes: Processes, rows: int, between: Callable[[], None] = lambda: None, seconds: float = 600) -> None:
+def collect(
+    processes: ShardProcesses, rows: int, between: Callable[[], None] = lambda: None, seconds: float = 600
+) -> None:
     """Takes rows in until there are so many and every permit is used."""
     until = time.monotonic() + seconds
     while processes.steps < rows:
@@ -108,7 +110,7 @@ def collect(processes: Processes, rows: int, between: Callable[[], None] = lambd
         assert time.monotonic() < until, f"only {processes.steps} of {rows} rows in {seconds} s"
 
 
-def collect_each(processes: Processes, places: list[Place], rows: int, seconds: float = 60) -> None:
+def collect_each(processes: ShardProcesses, places: list[ShardPlace], rows: int, seconds: float = 60) -> None:
     """Takes rows in until every collector has made so many more."""
     until, wanted = time.monotonic() + seconds, [place.shard.committed + rows for place in places]
     while any(place.shard.committed < least for place, least in zip(places, wanted, strict=True)):
@@ -117,7 +119,7 @@ def collect_each(processes: Processes, places: list[Place], rows: int, seconds: 
         assert time.monotonic() < until, "a collector does not collect"
 
 
-def settle(processes: Processes, places: list[Place], seconds: float = 60) -> None:
+def settle(processes: ShardProcesses, places: list[ShardPlace], seconds: float = 60) -> None:
     """Waits until every collector has made what it was permitted to make, and takes it in."""
     until = time.monotonic() + seconds
     while any(place.control.calls < place.control.permit for place in places):
@@ -126,6 +128,6 @@ def settle(processes: Processes, places: list[Place], seconds: float = 60) -> No
     processes.take()
 
 
-def columns(place: Place) -> dict[str, Array]:
+def columns(place: ShardPlace) -> dict[str, Array]:
     """Everything in a place's shard, in the order in which it was written."""
     return dict(place.shard.read(place.shard.oldest, place.shard.committed).columns)

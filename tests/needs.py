@@ -9,5 +9,8 @@ from offbeat.settings import train_settings
 NEEDS: dict[str, dict[str, Any]] = {
     **{each.name: {"collectors": 1} for each in train_settings("sac") if each.help.startswith("With collectors:")},
     "collectors": {"num_envs": 4},
+    "queue": {"collectors": 1},
+    "when_full": {"collectors": 1},
+    "tau": {"target_every": 2},
     "trace_cpu": {"trace": True},
 }

@@ -121,8 +121,8 @@ def test_every_setting_is_a_flag_that_is_told_from_its_default(algorithm: str) -
         kind = [part for key, value in needs.items() for part in flags_for(key, value)]
         base = read_train(algorithm, ["--env", "X", *kind])
         literals = [choice for member in (each.hint,) for choice in getattr(member, "__args__", ())]
-        candidates = ["none", "3", "0.5", "1", "10000000", "m:f", "a=1", "Pendulum-v1", "CartPole-v1", True, False]
-        for value in [*literals, *candidates]:
+        candidates = ["none", "3", "0.5", "1", "10000000", "1e-3", "m:f", "a=1", "Pendulum-v1", "CartPole-v1"]
+        for value in [*literals, *candidates, True, False]:
             line = ["--env", "X", *kind, *flags_for(each.name, value)] if each.name != "env" else ["--env", "m:f"]
             try:
                 config = read_train(algorithm, line)

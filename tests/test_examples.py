@@ -57,6 +57,12 @@ def test_a_collector_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "updates per step: 1.000" in done.stdout
 
 
+def test_ppo_and_appo_learn_the_same_task(tmp_path: Path) -> None:
+    done = example("rollouts.py", tmp_path, "--steps", "1600")
+    assert re.search(r"^ppo: return \d+ after \d+ s\nppo: updates behind, at most: 0$", done.stdout, re.MULTILINE)
+    assert re.search(r"^appo: return \d+ after \d+ s$", done.stdout, re.MULTILINE)
+
+
 def test_a_callback_of_ones_own_reports_and_ends_the_run(tmp_path: Path) -> None:
     done = example("callbacks.py", tmp_path, "--steps", "400", "--enough", "-2000")
     assert re.search(r"^step 200: evaluation -\d+\.\d, best training episode -\d+\.\d$", done.stdout, re.MULTILINE)
@@ -69,7 +75,7 @@ def test_readme_commands_work_and_their_policy_acts_without_torch(tmp_path: Path
     fewer = block.replace("10000", "1050").replace("20000", "1100")
     fewer = fewer.replace("--episodes 20", "--episodes 2").replace("--episodes 3", "--episodes 1")
     outputs = [run(["-m", *shlex.split(command)], tmp_path).stdout for command in fewer.splitlines()]
-    assert len(outputs) == 7
+    assert len(outputs) == 8
     assert "collector 0" in outputs[5]
     assert "episode 1: return -" in outputs[3]
     assert outputs[0].splitlines()[-1] == outputs[2].splitlines()[-1] == "run: runs/first"

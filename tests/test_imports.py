@@ -19,7 +19,7 @@ BASE = {"types", "errors", "memory", "ranges", "streams", "references", "durable
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.
 ALLOWED: dict[str, set[str]] = {
-    "envs": {"algorithms.configs"},  # to say which algorithm serves a space, and whether it is there
+    "envs": set(),
     "policies": set(),
     "replay": set(),
     "weights": set(),
@@ -144,15 +144,17 @@ def wrong_arrows(root: Path) -> list[str]:
     return found
 
 
-def way_to_backend(module: str, imports: Mapping[str, list[Import]], seen: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The chain of modules by which importing `module` loads a backend; empty if it does not."""
+def way_to_backend(module: str, imports: Mapping[str, list[Import]], seen: set[str] | None = None) -> tuple[str, ...]:
+    """The chain of modules by which importing `module` loads a backend; empty if it does not. seen: dead ends."""
+    seen = set() if seen is None else seen
     if module.startswith("~"):
         return (module[1:],) if module[1:].split(".")[0] in BACKENDS else ()
     if not module or module in seen or module not in imports:  # the package itself has a test of its own
         return ()
+    seen.add(module)
     package = module.rpartition(".")[0]  # its __init__ runs first
     for target in (package, *(each.target for each in imports[module] if not each.late)):
-        if rest := way_to_backend(target, imports, (*seen, module)):
+        if rest := way_to_backend(target, imports, seen):
             return (module, *rest)
     return ()
 

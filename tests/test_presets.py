@@ -11,7 +11,7 @@ import pytest
 
 import offbeat
 from offbeat import presets
-from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned
+from offbeat.algorithms.configs import ALGORITHMS, PPO, SAC, Config, Fixed, Learned
 from offbeat.cli import main, read_train
 from offbeat.errors import UsageError
 from offbeat.settings import build, flat_values, flatten, parse_yaml, read, train_settings, write_yaml
@@ -76,6 +76,18 @@ def test_every_preset_is_for_an_environment_that_exists(algorithm: str, name: st
     import gymnasium
 
     assert name in gymnasium.registry
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "appo"])
+def test_every_preset_makes_many_rollouts_of_enough_rows(algorithm: str) -> None:
+    for name in presets.presets_of(algorithm):
+        config = read_train(algorithm, ["--env", name])
+        run, learner = config.run, config.learner
+        assert isinstance(learner, PPO)
+        rows = learner.rollout_steps * run.num_envs // max(1, run.collectors)  # of one collector
+        assert rows % learner.minibatches == 0, name
+        assert rows // learner.minibatches >= 16, name
+        assert run.total_steps >= 20 * rows * max(1, run.collectors), name
 
 
 def test_every_algorithm_has_presets() -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def changed(algorithm: str, each: settings.Setting) -> Config:
     """A config in which this setting, and nothing but the kind that it needs, is not the default."""
     kind: dict[str, Any] = {each.union: each.of[0]} if each.union else NEEDS.get(each.name, {})
     literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
-    numbers = [3, 0.5, 1, -1, 10**7]
+    numbers = [3, 0.5, 1, -1, 10**7, 1e-3]
     others = [True, False, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
     for value in [*literals, *numbers, *others]:
         try:
@@ -336,6 +336,8 @@ class OrnsteinUhlenbeck:
 @dataclass(frozen=True)
 class Later:
     """An algorithm that does not exist yet."""
+
+    without: ClassVar[tuple[str, ...]] = ()
 
     noise: White | OrnsteinUhlenbeck | None = setting(White(0.3), "Noise.")
     kernels: tuple[Literal["a", "b"], ...] = setting(("a",), "Kernels.")

@@ -19,7 +19,17 @@ from offbeat.coercion import suggestion
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
 from offbeat.ranges import setting
-from offbeat.settings import algorithm_named, assemble, load_yaml, make, merge, read, settings_of, train_settings
+from offbeat.settings import (
+    algorithm_named,
+    assemble,
+    load_yaml,
+    make,
+    merge,
+    read,
+    run_settings,
+    settings_of,
+    train_settings,
+)
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
@@ -133,7 +143,11 @@ def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _train_groups(algorithm: str) -> Groups:
-    return {"": settings_of(TrainOptions), "run": settings_of(Run), algorithm: settings_of(algorithm_named(algorithm))}
+    return {
+        "": settings_of(TrainOptions),
+        "run": run_settings(algorithm),
+        algorithm: settings_of(algorithm_named(algorithm)),
+    }
 
 
 def _first_line(owner: type) -> str:

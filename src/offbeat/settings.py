@@ -112,7 +112,9 @@ def _kinds(hint: Any) -> dict[str, type | None]:
 
 
 def _kind(member: type) -> str:
-    return NONE if member is types.NoneType else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", member.__name__).lower()
+    if member is types.NoneType:
+        return NONE
+    return str(getattr(member, "kind", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", member.__name__).lower()))
 
 
 def flat_values(instance: Any) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def _unknown(what: str, key: Any, known: Iterable[str], spell: Spell) -> str:
 # Making a Config, and taking it apart.
 
 
-def algorithm_named(name: Any) -> type:
+def algorithm_named(name: Any) -> Any:
     """The settings class of an algorithm, or UsageError with the closest name and the list."""
     if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
@@ -203,7 +205,12 @@ def algorithm_named(name: Any) -> type:
 
 def train_settings(algorithm: str) -> tuple[Setting, ...]:
     """The keys that training with an algorithm takes: the run's, then its own."""
-    return settings_of(Run) + settings_of(algorithm_named(algorithm))
+    return run_settings(algorithm) + settings_of(algorithm_named(algorithm))
+
+
+def run_settings(algorithm: str) -> tuple[Setting, ...]:
+    """The run's keys that mean something to an algorithm."""
+    return tuple(each for each in settings_of(Run) if each.name not in algorithm_named(algorithm).without)
 
 
 def build(algorithm: str, mapping: Mapping[str, Any]) -> Config:
@@ -274,13 +281,13 @@ def flatten(config: Config) -> dict[str, Any]:
     A callable becomes its `module:attribute`; one without such a name becomes {"callable": its repr}, which `build`
     refuses, so that it has to be given again.
     """
-    return {"algorithm": config.algorithm, **_flatten(config.run), **_flatten(config.learner)}
+    return {"algorithm": config.algorithm, **_flatten(config.run, config.learner.without), **_flatten(config.learner)}
 
 
-def _flatten(section: Any) -> dict[str, Any]:
+def _flatten(section: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     hints = typing.get_type_hints(type(section))
     values: dict[str, Any] = {}
-    for each in dataclasses.fields(section):
+    for each in (each for each in dataclasses.fields(section) if each.name not in without):
         value = getattr(section, each.name)
         if _kinds(hints[each.name]):
             values[each.name] = {"kind": _kind(type(value)), **(_flatten(value) if value is not None else {})}
@@ -336,8 +343,8 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
 def write_yaml(config: Config, versions: Mapping[str, str]) -> str:
     """The text of a config file, from which `read_yaml` and `build` make an equal config."""
     parts = [_dump({"algorithm": config.algorithm, "versions": dict(versions)})]
-    for section in (config.run, config.learner):
-        parts.append(f"# {(type(section).__doc__ or '').splitlines()[0]}\n{_dump(_flatten(section))}")
+    for section, without in ((config.run, config.learner.without), (config.learner, ())):
+        parts.append(f"# {(type(section).__doc__ or '').splitlines()[0]}\n{_dump(_flatten(section, without))}")
     return "\n".join(parts)
 
 

@@ -1,8 +1,8 @@
 """The values that travel along the data's path. Shapes are documented here, once.
 
 B batch, T time, N environments, R rows, A action size, O observation size, S privileged state size, E critics.
-Everywhere except inside an environment, Box actions are in [-1, 1] and Discrete ones are indices from 0. Rewards are
-what the environment paid, after shaping.
+Everywhere except inside an environment, Box actions are in [-1, 1], and Discrete, MultiDiscrete and MultiBinary ones
+are indices from 0. Rewards are what the environment paid, after shaping.
 """
 
 from __future__ import annotations
@@ -121,6 +121,9 @@ class EnvSpec:
     action_low, action_high: (A,) the environment's own bounds. action_shape, action_dtype: what `step` is given.
     choices: how many Discrete actions there are, or None; actions are then their indices 0..choices-1, with A = 1, and
     `action_low` is what the environment calls the first one.
+    branches: how many choices each of the A independent actions of a MultiDiscrete space has (MultiBinary: 2 each), in
+    the order of the flattened `action_shape`; () for every other space. Actions are then float32 indices (..., A), that
+    of branch i in 0..branches[i]-1, and `action_low` (A,) is what the environment calls the first one of each.
     state: layout of the privileged state that only the critic sees, or None; `state_from` is "observation" (the key was
     taken out of `layout`) or "info". max_episode_steps: the limit after which an episode is truncated, if any.
     """
@@ -136,6 +139,7 @@ class EnvSpec:
     state: Layout | None = None
     max_episode_steps: int | None = None
     choices: int | None = None
+    branches: tuple[int, ...] = ()
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EnvSpec:
@@ -146,6 +150,7 @@ class EnvSpec:
             return Layout(tuple(Leaf(**leaf) for leaf in leaves))
 
         tuples = {name: tuple(values[name]) for name in ("action_low", "action_high", "action_shape")}
+        tuples["branches"] = tuple(values.get("branches", ()))  # specs that were saved before there were any have none
         state = None if values["state"] is None else layout(values["state"])
         return cls(**{**values, **tuples, "layout": layout(values["layout"]), "state": state})
 
@@ -168,12 +173,20 @@ class EnvSpec:
         """Uniform actions (count, A), float32."""
         if self.choices is not None:
             return rng.integers(self.choices, size=(count, 1)).astype(np.float32)
+        if self.branches:
+            return rng.integers(self.branches, size=(count, self.action_size)).astype(np.float32)
         return rng.uniform(-1.0, 1.0, (count, self.action_size)).astype(np.float32)
 
     def to_environment(self, action: Array) -> Array:
-        """Actions (..., A) in [-1, 1] to the environment's bounds, shape and dtype; beyond goes to the bound."""
+        """Actions (..., A) to the environment's own (..., *action_shape), in its dtype.
+
+        Those in [-1, 1] are scaled to the bounds, and beyond goes to the bound; indices are counted from `action_low`.
+        """
         if self.choices is not None:
             return action[..., 0].astype(self.action_dtype) + np.asarray(self.action_low[0], self.action_dtype)
+        if self.branches:
+            named = action.astype(self.action_dtype) + np.asarray(self.action_low, self.action_dtype)
+            return named.reshape(action.shape[:-1] + self.action_shape)
         low, high, centre, half = self._scaling
         # Clipping the result, not the action: rounding in the scaling then cannot leave the bounds either.
         scaled = action.astype(np.float64)
@@ -188,12 +201,14 @@ class EnvSpec:
         return low, high, 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
 
     def from_environment(self, action: Array) -> Array:
-        """The inverse of `to_environment`: (..., *action_shape) to (..., A) in [-1, 1], float32."""
+        """The inverse of `to_environment`: (..., *action_shape) to (..., A) in [-1, 1] or indices, float32."""
         if self.choices is not None:
             return (np.asarray(action)[..., None] - self.action_low[0]).astype(np.float32)
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
         lead = np.shape(action)[: np.ndim(action) - len(self.action_shape)]
         flat = np.asarray(action, np.float64).reshape(*lead, self.action_size)
+        if self.branches:
+            return (flat - low).astype(np.float32)
         return (2.0 * (flat - low) / (high - low) - 1.0).astype(np.float32)
 
 

@@ -9,14 +9,22 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.torch.clipped import divergence, policy_loss, value_loss
-from offbeat.algorithms.torch.likelihood import Categorical, Gaussian, Head
+from offbeat.algorithms.torch.likelihood import Categorical, Gaussian, Head, MultiCategorical
 
 ROWS, SIZE = 200, 3
+UNEVEN, EVEN = [3, 2, 5], [4, 4]
 INF = math.inf
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def indices(branches: list[int]) -> Tensor:
+    """(ROWS, branches), each choice among them."""
+    return torch.stack(
+        [torch.arange(ROWS).div(7 * each, rounding_mode="floor") % n for each, n in enumerate(branches, 1)], 1
+    )
 
 
 def heads() -> list:
@@ -26,6 +34,8 @@ def heads() -> list:
         pytest.param(Gaussian(), normal(ROWS, 2 * SIZE), none, normal(ROWS, SIZE, seed=1), id="dependent"),
         pytest.param(Gaussian(True), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1).tanh(), id="squashed"),
         pytest.param(Categorical(), normal(ROWS, 5), none, torch.arange(ROWS).remainder(5).unsqueeze(1), id="choice"),
+        pytest.param(MultiCategorical(UNEVEN), normal(ROWS, sum(UNEVEN)), none, indices(UNEVEN), id="uneven"),
+        pytest.param(MultiCategorical(EVEN), normal(ROWS, sum(EVEN)), none, indices(EVEN), id="even"),
     ]
 
 
@@ -52,6 +62,13 @@ def test_likelihoods_are_torchs(head: Head, out: Tensor, log_std: Tensor, action
         torch.testing.assert_close(log_prob, other.log_prob(action.squeeze(1)))
         torch.testing.assert_close(entropy, other.entropy())
         return
+    if isinstance(head, MultiCategorical):
+        parts = out.split(UNEVEN if action.shape[1] == len(UNEVEN) else EVEN, 1)
+        choices = [torch.distributions.Categorical(logits=part) for part in parts]
+        of_each = [choice.log_prob(index) for choice, index in zip(choices, action.T, strict=True)]
+        torch.testing.assert_close(log_prob, torch.stack(of_each).sum(0))
+        torch.testing.assert_close(entropy, torch.stack([choice.entropy() for choice in choices]).sum(0))
+        return
     mean, deviation = (out, log_std.exp()) if log_std.numel() else (out[:, :SIZE], out[:, SIZE:].exp())
     base = torch.distributions.Independent(torch.distributions.Normal(mean, deviation), 1)
     torch.testing.assert_close(entropy, base.entropy())
@@ -59,6 +76,27 @@ def test_likelihoods_are_torchs(head: Head, out: Tensor, log_std: Tensor, action
     if isinstance(head, Gaussian) and head.squashed:
         other = torch.distributions.TransformedDistribution(base, [torch.distributions.TanhTransform()])
     torch.testing.assert_close(log_prob, other.log_prob(action), rtol=1e-7, atol=1e-7)
+
+
+def test_one_branch_is_a_single_choice() -> None:
+    out, none, action = normal(ROWS, 5), torch.zeros(0, dtype=torch.float64), indices([5])
+    several, single = MultiCategorical([5]), Categorical()
+    (log_prob, entropy, saved), (wanted, wanted_entropy, wanted_saved) = (
+        head(out, none, action) for head in (several, single)
+    )
+    torch.testing.assert_close(log_prob, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(entropy, wanted_entropy, rtol=0, atol=0)
+    weight = normal(ROWS, seed=2)
+    found, of_single = several.gradient(saved, weight, 0.7), single.gradient(wanted_saved, weight, 0.7)
+    torch.testing.assert_close(found, of_single, rtol=0, atol=0)
+
+
+def test_squashed_likelihoods_hold_in_float32_at_the_bounds() -> None:
+    action = torch.tensor([[0.999], [0.99999], [0.9999985], [1.0]])
+    mean, log_std = torch.full((4, 1), 4.0), torch.zeros(1)
+    found, _, _ = Gaussian(True)(mean, log_std, action)
+    wanted, _, _ = Gaussian(True)(mean.double(), log_std.double(), action.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("cap", [INF, 1.1])
@@ -101,6 +139,6 @@ def test_the_divergence_is_an_estimate_of_kl() -> None:
     near, far = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.3, 1.2)
     torch.manual_seed(0)
     drawn = near.sample((200_000,))
-    found = divergence((far.log_prob(drawn) - near.log_prob(drawn)).exp())
+    found = divergence(far.log_prob(drawn), near.log_prob(drawn))
     assert found == pytest.approx(float(torch.distributions.kl_divergence(near, far)), rel=0.05)
-    assert divergence(torch.ones(5)) == 0
+    assert divergence(torch.ones(5), torch.ones(5)) == 0

@@ -124,7 +124,7 @@ def test_schedules_scale_each_groups_rate_over_the_planned_updates() -> None:
 
 def test_a_schedule_without_a_planned_end_is_refused() -> None:
     with pytest.raises(UsageError, match="total_updates"):
-        make(actor_schedule="linear")
+        make(actor_schedule="linear").check_schedules()
 
 
 def test_the_schedules_rate_reaches_the_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -79,6 +80,67 @@ def test_what_is_learned_is_measured_by_the_same_episodes(tmp_path: Path) -> Non
     assert all(-2_000 < total < 0 for name in BOTH for total in returns[name][0])
 
 
+def test_whole_on_policy_training_and_its_learner_alone_are_measured(tmp_path: Path) -> None:
+    quick = ["--rounds", "1", "--seconds", "0.05", "--threads", "1", "--first-step", "4096", "--steps", "4096"]
+    names = ["offbeat", "stable-baselines3 1 thread"]
+    done = run("appo.py", "--only", ",".join(names), "--environment", "Pendulum-v1", *quick, "--out", str(tmp_path))
+    record = results(tmp_path, "appo")
+    assert record["steps"] == [4096, 8192]
+    assert [score["name"] for score in record["steps_per_second"]] == names
+    assert all(10 < score["rounds"][0] < 100_000 for score in record["steps_per_second"])
+    (case,) = record["rollouts_per_second"]
+    assert (case["threads"], [score["name"] for score in case["scores"]]) == (1, ["offbeat"])
+    assert 0 < case["scores"][0]["rounds"][0] < 1_000
+    assert re.search(r"\| stable-baselines3 1 thread \|.*\| \d+\.\d\d x \|", done.stdout)
+
+
+def test_an_on_policy_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
+    few = ["--learning", "--only", "offbeat", "--environment", "Pendulum-v1", "--learning-steps", "4096"]
+    where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
+    run("appo.py", *few, "--seeds", "1", *where)
+    (first,) = results(tmp_path, "appo_learning")["runs"]["offbeat"]
+    run("appo.py", *few, "--seeds", "2", *where)
+    same, second = results(tmp_path, "appo_learning")["runs"]["offbeat"]
+    assert same == first
+    assert len(second["returns"]) == 20
+    assert second["returns"] != first["returns"]
+    assert all(-2_000 < total < 0 for total in second["returns"])
+    assert second["settings"]["collectors"] == 2
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_the_rollout_learners_do_the_same_updates() -> None:
+    from learners.offbeat_appo import Contestant as Offbeat
+    from learners.stable_baselines3_ppo import Contestant as StableBaselines3
+
+    threads = torch.get_num_threads()  # stays as it is for other tests
+    ours, theirs = Offbeat(threads, 17, 6), StableBaselines3(threads, 17, 6)
+    for contestant in (ours, theirs, ours, theirs):
+        contestant.learn()
+    assert ours._agent.learner.updates == 2 * 5 * 8
+    assert theirs._model._n_updates == 2 * 5
+    assert len(ours._agent.source) == theirs._model.rollout_buffer.observations.shape[0] == 4096
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_the_error_of_a_difference_needs_two_numbers_of_each() -> None:
+    from appo import standard_error
+
+    assert standard_error([[1.0, 3.0], [2.0, 2.0]]) == pytest.approx(1.0)
+    assert standard_error([[1.0, 3.0], [2.0]]) == float("inf")
+
+
+def test_sample_factory_has_the_versions_of_everybody_but_for_numpy() -> None:
+    def pins(file: Path) -> dict[str, str]:
+        found = (re.match(r"([\w-]+)(?:\[.*\])?==(\S+)", line) for line in file.read_text().splitlines())
+        return {each[1]: each[2] for each in found if each}
+
+    own, everybody = pins(BENCHMARKS / "requirements" / "sample_factory.txt"), pins(ROOT / "constraints.txt")
+    differing = [name for name in own.keys() & everybody.keys() if own[name] != everybody[name]]
+    assert differing == ["numpy"]
+    assert {"torch", "gymnasium", "mujoco"} <= own.keys() & everybody.keys()
+
+
 def test_an_unknown_contestant_is_refused_with_the_names_that_there_are() -> None:
     done = run("learner.py", "--only", "sb4", expected=1)
     assert "sb4" in done.stderr
@@ -133,7 +195,7 @@ def test_the_document_holds_the_tables_of_the_committed_results() -> None:
     from report import DOCUMENT, RESULTS, include
 
     document = DOCUMENT.read_text()
-    for name in ("learner", "replay", "end_to_end", "learning"):
+    for name in ("learner", "replay", "end_to_end", "learning", "async", "async_learning", "appo", "appo_learning"):
         result = RESULTS / f"{name}.md"
         if result.exists():
             assert include(document, name, result.read_text().rstrip("\n")) == document

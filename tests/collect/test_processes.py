@@ -14,7 +14,7 @@ import pytest
 import soak
 from collectors import collect, collect_each, columns, settle, start, weights
 from logged import compare, make, read_log
-from offbeat.collect.processes import Place, Processes
+from offbeat.collect.shards import ShardPlace, ShardProcesses
 from offbeat.envs import make_vector
 from offbeat.types import EnvSpec
 
@@ -27,7 +27,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> EnvSpec:
 class Killer:
     """Kills a collector now and then, once each of them has collected something since it was started."""
 
-    def __init__(self, places: list[Place], kills: int, seconds: float) -> None:
+    def __init__(self, places: list[ShardPlace], kills: int, seconds: float) -> None:
         self._places, self._seconds, self.left = places, seconds, kills
         self._random, self._next = random.Random(0), time.monotonic() + seconds
         self._killed: set[int] = set()
@@ -206,7 +206,7 @@ def test_a_snapshot_is_a_cut_from_which_the_same_rows_follow(spec: EnvSpec, tmp_
 
 
 def test_the_learner_waits_no_longer_than_it_says(spec: EnvSpec, tmp_path: Path) -> None:
-    processes: Processes
+    processes: ShardProcesses
     processes, _ = start(make, spec, collectors=1, num_envs=1, capacity=1_000, log_dir=str(tmp_path))
     try:
         begun = time.monotonic()

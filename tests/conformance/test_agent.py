@@ -174,3 +174,129 @@ def test_a_row_that_is_refused_changes_nothing(changes: dict[str, Any], words: s
 def test_settings_of_an_environment_need_one() -> None:
     with pytest.raises(UsageError, match="env_wrapper has nothing to act on"):
         offbeat.Agent("sac", vector_spec(3, 1), env_wrapper="no:no")
+
+
+# Algorithms that learn from rollouts
+
+TURN = 2 * 4
+ROLLOUTS: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 20, "epochs": 2, "minibatches": 4}
+from_rollouts = pytest.mark.parametrize("algorithm", ["ppo", "appo"])
+
+
+def _vector_loop(agent: offbeat.Agent, envs: gymnasium.vector.VectorEnv, obs: Any, steps: int) -> Any:
+    """With environments whose step returns the first observation of the next episode, and the final one in info."""
+    for _ in range(steps):
+        action = agent.act(obs)
+        following, reward, terminated, truncated, info = envs.step(action)
+        final = following.copy()
+        for env in np.flatnonzero(terminated | truncated):
+            final[env] = info["final_obs"][env]
+        agent.observe(obs, action, reward, final, terminated, truncated)
+        obs = following
+        agent.update()
+    return obs
+
+
+@from_rollouts
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+def test_updates_happen_when_a_rollout_is_complete(algorithm: str, env: str) -> None:
+    made = gymnasium.make(env)
+    agent = offbeat.Agent(algorithm, made, **ROLLOUTS)
+    obs, _ = made.reset(seed=0)
+    for rollout in range(3):
+        obs = _loop(agent, made, obs, 19)
+        assert agent.learner.updates == rollout * TURN
+        assert agent.update() == {}
+        assert len(agent.experience) == 19
+        obs = _loop(agent, made, obs, 1)
+        assert agent.learner.updates == (rollout + 1) * TURN
+    assert agent.steps == 60
+
+
+@from_rollouts
+def test_a_rollout_of_an_own_loop_may_be_of_many_environments(algorithm: str) -> None:
+    envs = gymnasium.make_vec(
+        "CartPole-v1", 3, "sync", vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    )
+    agent = offbeat.Agent(algorithm, "CartPole-v1", **ROLLOUTS)
+    _vector_loop(agent, envs, envs.reset(seed=0)[0], 60)
+    assert (agent.steps, agent.learner.updates) == (180, 3 * TURN)
+
+
+@from_rollouts
+def test_update_says_what_it_did_and_makes_no_more_than_it_is_asked_for(algorithm: str) -> None:
+    env = gymnasium.make("Pendulum-v1")
+    agent = offbeat.Agent(algorithm, env, **ROLLOUTS)
+    obs, _ = env.reset(seed=0)
+    for _ in range(20):
+        action = agent.act(obs)
+        after, reward, *flags, _ = env.step(action)
+        agent.observe(obs, action, reward, after, *flags)
+        obs = after
+    metrics = agent.update(3)
+    assert {"policy_loss", "value_loss", "entropy", "kl", "clipped", "value"} <= metrics.keys()
+    assert np.isfinite(list(metrics.values())).all()
+    assert agent.learner.updates == 3
+    assert agent.update(5) == {}, "its turn is over"
+
+
+def test_what_was_not_acted_is_refused_in_words_and_changes_nothing() -> None:
+    agent = offbeat.Agent("ppo", vector_spec(3, 2, low=-2.0, high=2.0), **ROLLOUTS)
+    zeros, rows = np.zeros((2, 3)), {"reward": np.zeros(2), "terminated": [False] * 2, "truncated": [False] * 2}
+
+    def observe(action: Any, **changes: Any) -> None:
+        agent.observe(**{"obs": zeros, "action": action, "next_obs": zeros, **rows, **changes})
+
+    with pytest.raises(UsageError, match="ppo learns from steps that it has acted in: call act, not deterministic"):
+        observe(np.zeros((2, 2)))
+    agent.act(zeros, deterministic=True)
+    with pytest.raises(UsageError, match="call act, not deterministic"):
+        observe(np.zeros((2, 2)))
+    action = agent.act(zeros)
+    with pytest.raises(UsageError, match="not the actions that act has just given"):
+        observe(np.clip(action + 0.1, -2.0, 2.0) - 0.05)
+    with pytest.raises(UsageError, match="reward"):
+        observe(action, reward=np.full(2, np.nan))
+    with pytest.raises(UsageError, match="observe once for all"):
+        observe(action, envs=[1, 0])
+    assert (agent.steps, len(agent.experience)) == (0, 0)
+    observe(action)
+    assert (agent.steps, len(agent.experience)) == (2, 2)
+    with pytest.raises(UsageError, match="call act"):
+        observe(action)  # each only once
+    agent.act(np.zeros(3))
+    with pytest.raises(UsageError, match="for all 2 environments"):
+        agent.observe(np.zeros(3), np.zeros(2), 0.0, np.zeros(3), False, False)
+
+
+def test_actions_beyond_the_bounds_are_stored_as_they_were_drawn() -> None:
+    """The environment is given the bound, but likelihoods are of the draw."""
+    agent = offbeat.Agent("ppo", vector_spec(3, 1, low=-2.0, high=2.0), initial_log_std=1.0, **ROLLOUTS)
+    rows = np.zeros((50, 3))
+    action = agent.act(rows)
+    assert np.abs(action).max() == 2.0
+    agent.observe(rows, action, np.zeros(50), rows, [False] * 50, [False] * 50)
+    stored = agent.source.arrays()["filling/rows"].view(agent.schema.row)["action"].ravel()
+    assert np.abs(stored).max() > 1.0
+    np.testing.assert_allclose(np.clip(stored, -1, 1) * 2.0, action.ravel(), rtol=1e-6)
+
+
+@from_rollouts
+@pytest.mark.parametrize("steps", [50, 60])
+def test_a_rollout_that_is_half_filled_is_saved_and_goes_on(algorithm: str, steps: int, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"normalise_observations": True, "normalise_rewards": True}
+    more |= {"sample_reuse": 2, "target_every": 3} if algorithm == "appo" else {}
+    vector: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    agents = [offbeat.Agent(algorithm, "CartPole-v1", **ROLLOUTS, **more) for _ in range(2)]
+    envs = gymnasium.make_vec("CartPole-v1", 2, "sync", vector_kwargs=vector)
+    obs = _vector_loop(agents[0], envs, envs.reset(seed=0)[0], steps)
+    agents[0].save(tmp_path / "agent")
+    agents[1].load(tmp_path / "agent")
+    assert agents[1].steps == agents[0].steps == 2 * steps
+    for agent in agents:
+        other = gymnasium.make_vec("CartPole-v1", 2, "sync", vector_kwargs=vector)
+        other.reset(seed=1)
+        _vector_loop(agent, other, obs, 50)
+    assert agents[0].learner.updates >= 5 * TURN
+    assert _same(*agents)
+    np.testing.assert_array_equal(agents[0].act(obs), agents[1].act(obs))

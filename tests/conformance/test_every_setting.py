@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from test_every_run_setting import source
 from torch import nn
 
 import offbeat
@@ -19,25 +21,30 @@ from specs import choice_spec, vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "total_updates": 20, "warmup_steps": 1}
 UPDATES = 6
+FROM_ROLLOUTS = ("ppo", "appo")
+ROLLOUTS: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 32, "epochs": 2, "minibatches": 4, "total_steps": 200}
 
 
 def own_actor(spec: EnvSpec) -> nn.Module:
-    outputs = spec.action_size if ACTS_PLAINLY else 2 * spec.action_size
-    return nn.Sequential(nn.Linear(spec.observation_size, outputs), *([nn.Tanh()] if ACTS_PLAINLY else []))
+    outputs = (2 if ALGORITHM in ("sac", "redq") else 1) * spec.action_size
+    last = [nn.Tanh()] if ALGORITHM in ("td3", "ddpg") else []
+    return nn.Sequential(nn.Linear(spec.observation_size, outputs), *last)
 
 
 class OwnCritic(nn.Module):
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
-        self.linear = nn.Linear(spec.observation_size + spec.action_size * (spec.choices is None), spec.choices or 1)
+        of_actions = spec.choices is None and ALGORITHM not in FROM_ROLLOUTS
+        self.linear = nn.Linear(spec.observation_size + spec.action_size * of_actions, spec.choices or 1)
 
     def forward(self, obs: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         return self.linear(torch.cat((obs, *action), 1))
 
 
-ACTS_PLAINLY = False
+ALGORITHM = ""
 DRIFT = {"exploration": "ornstein_uhlenbeck"}
-# Another value for each setting, by its flat name; a pair adds what has to be set besides.
+# Another value for each setting, by its flat name, or one for each algorithm, "" for those that are not named; a pair
+# adds what has to be set besides.
 CHANGED: dict[str, Any] = {
     "gamma": 0.5,
     "tau": (0.5, {"target_every": 2}),
@@ -45,7 +52,7 @@ CHANGED: dict[str, Any] = {
     "batch_size": 16,
     "n_step": 3,
     "hidden": (8,),
-    "activation": "tanh",
+    "activation": {"": "tanh", "ppo": "relu", "appo": "relu"},
     "layer_norm": True,
     "max_grad_norm": 1e-3,
     "gradients": "autograd",
@@ -91,6 +98,38 @@ CHANGED: dict[str, Any] = {
     "loss": "mse",
     "double_q": False,
     "dueling": True,
+    "rollout_steps": 16,
+    "epochs": 3,
+    "minibatches": 2,
+    "rate_control": "adaptive",
+    "rate_control_desired_kl": {"": 1.0, "appo": 1e-9},
+    "rate_control_kl_factor": 100.0,
+    "rate_control_factor": 3.0,
+    "rate_control_lowest": 5e-3,
+    "rate_control_highest": 1e-4,
+    "optimiser": "rmsprop",
+    "gae_lambda": 0.5,
+    "clip": 1e-3,
+    "value_coefficient": 1.0,
+    "value_clip": 1e-4,
+    "entropy_coefficient": 0.1,
+    "normalise_advantages": False,
+    "reward_clip": 0.5,
+    "squash": True,
+    "state_dependent_std": True,
+    "initial_log_std": -1.0,
+    "rho_bar": 0.5,
+    "c_bar": 0.5,
+    "advantage_rho_bar": 0.5,
+    "ratio_cap": 0.5,
+    "sample_reuse": 2,
+}
+
+BESIDE = "run/test_asynchronous_rollouts.py"
+# Settings that act only with collectors, and the test that fails where they do nothing.
+SHOWN_BY = {
+    "queue": f"{BESIDE}::test_a_queue_of_more_rollouts_lets_collectors_go_further_ahead",
+    "when_full": f"{BESIDE}::test_a_full_queue_drops_its_oldest_rollouts_where_asked",
 }
 
 
@@ -113,15 +152,30 @@ def _rows(spec: EnvSpec, count: int = 200) -> Chunk:
     return Chunk({**columns, **floats})
 
 
+def _learn_from_rollouts(agent: offbeat.Agent) -> None:
+    """Row by row, with each rollout learned from when it is complete. Others acted: some ratios are clipped."""
+    columns = dict(_rows(agent.spec).columns)
+    normal = -(0.5 * columns["action"] ** 2 + 0.5 * np.log(2 * np.pi)).sum(1)
+    columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
+    for row in range(80):
+        agent.add(Chunk({name: column[row : row + 1] for name, column in columns.items()}))
+        while due := agent.source.due(agent.steps, agent.learner.updates):
+            agent.learn(due)
+
+
 def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list[Any]:
     """All that can be seen of an agent that has learned a little: its state, its metrics, its actions."""
-    global ACTS_PLAINLY
-    ACTS_PLAINLY = algorithm in ("td3", "ddpg")
+    global ALGORITHM
+    ALGORITHM = algorithm
     compiled.clear()
     spec = choice_spec(5, 3) if algorithm == "dqn" else vector_spec(5, 2)
-    agent = offbeat.Agent(algorithm, spec, **{**SMALL, **settings})
-    agent.add(_rows(spec))
-    agent.learn(UPDATES)
+    if algorithm in FROM_ROLLOUTS:
+        agent = offbeat.Agent(algorithm, spec, **{**ROLLOUTS, **settings})
+        _learn_from_rollouts(agent)
+    else:
+        agent = offbeat.Agent(algorithm, spec, **{**SMALL, **settings})
+        agent.add(_rows(spec))
+        agent.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
     policy.load(agent.publication().weights)
     carry, actions = policy.initial_carry(31), []
@@ -156,12 +210,17 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("algorithm", "setting"), _cases())
 def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting: Setting, compiled: list[str]) -> None:
+    if setting.name in SHOWN_BY:
+        text = source(SHOWN_BY[setting.name])
+        assert text is not None, f"{SHOWN_BY[setting.name]} does not exist"
+        assert re.search(rf"\b{setting.name}\b", text), f"{SHOWN_BY[setting.name]} does not speak of {setting.name}"
+        return
     assert setting.name in CHANGED, f"{setting.name} has no behavioural test: add another value for it to CHANGED"
     value, besides = CHANGED[setting.name], {setting.union: setting.of[0]} if setting.union else {}
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
         value, besides = value[0], {**besides, **value[1]}
     if isinstance(value, dict):
-        value = value[algorithm]
+        value = value.get(algorithm, value.get(""))
     torch.set_num_threads(1)
     default = _seen(algorithm, besides, compiled)
     assert default == _seen(algorithm, besides, compiled), "what is compared must repeat"
@@ -170,7 +229,7 @@ def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting
 
 def test_no_change_is_for_a_setting_that_is_gone() -> None:
     names = {each.name for config in ALGORITHMS.values() for each in settings_of(config)}
-    assert set(CHANGED) == names
+    assert set(CHANGED) | set(SHOWN_BY) == names
 
 
 def test_discrete_sac_heeds_what_box_actions_heed() -> None:
@@ -186,17 +245,18 @@ def test_discrete_sac_heeds_what_box_actions_heed() -> None:
 
 
 def test_cartpole_trains_with_every_algorithm_that_takes_discrete_actions(tmp_path: Any) -> None:
-    for algorithm in ("dqn", "sac"):
+    for algorithm in ("dqn", "sac", *FROM_ROLLOUTS):
+        settings = {"rollout_steps": 64} if algorithm in FROM_ROLLOUTS else {"warmup_steps": 100}
         run = offbeat.train(
             algorithm,
             "CartPole-v1",
             preset=None,
             total_steps=300,
-            warmup_steps=100,
             hidden=(16,),
             eval_episodes=2,
             out=str(tmp_path),
             quiet=True,
+            **settings,
         )
         policy = run.policy()
         env = gymnasium.make("CartPole-v1")

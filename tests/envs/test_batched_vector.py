@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from faulty import Bent
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from switches import SEVERAL, Switches
 
 from counting import Counting
 from offbeat.envs import Vector, make_vector
@@ -73,6 +74,22 @@ def test_an_asynchronous_vector_env_gives_what_the_synchronous_one_gives(mode: A
             assert_same(one.step(ZERO), other.step(ZERO))
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("space", [SEVERAL[1], SEVERAL[3], SEVERAL[-1]])
+def test_independent_choices_give_our_own_steps(kind: Any, space: Any) -> None:
+    ours = make_vector(Switches, 3, env_kwargs={"space": space})
+    theirs = make_vector(kind([lambda: Switches(space)] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    assert (theirs.spec.branches, theirs.spec.action_low) == (ours.spec.branches, ours.spec.action_low)
+    rng = np.random.default_rng(0)
+    try:
+        np.testing.assert_array_equal(ours.reset().vector, theirs.reset().vector)
+        for _ in range(20):
+            action = ours.spec.random_actions(rng, 3)
+            assert_same(ours.step(action), theirs.step(action))
+    finally:
+        theirs.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

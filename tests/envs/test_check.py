@@ -10,6 +10,7 @@ from faulty import Bent, SavedWalk, Walk
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
+from switches import SEVERAL, Switches
 
 from counting import Counting
 from offbeat.envs import Finding, check_env
@@ -46,13 +47,42 @@ def test_an_unserved_action_space_does_not_keep_the_rest_from_being_checked() ->
     def at_step(env: Bent, raw: Any, *rest: Any) -> Any:
         return raw * np.nan, *rest
 
-    found = words(bent(at_step, action_space=spaces.MultiBinary(3)), "error")
-    assert "MultiBinary actions are served by" in found
+    found = words(bent(at_step, action_space=spaces.Tuple((spaces.Discrete(3),))), "error")
+    assert "no algorithm serves it as it is" in found
     assert "is not finite" in found
 
 
 def test_a_discrete_action_space_is_fine() -> None:
     assert not words(bent(action_space=spaces.Discrete(3, start=-1)), "error")
+
+
+@pytest.mark.parametrize("space", SEVERAL)
+def test_independent_choices_are_fine_alone_and_in_a_vector_env(space: Any) -> None:
+    for env in (lambda: Switches(space), lambda: SyncVectorEnv([lambda: Switches(space)] * 2)):
+        findings = check_env(env, steps=30)
+        assert words(findings, "error") == ""
+        assert words(findings, "warning") == ""
+
+
+@pytest.mark.parametrize(
+    ("space", "every"),
+    [
+        (spaces.Discrete(3, start=-1), {-1, 0, 1}),
+        (spaces.MultiDiscrete([2, 2], start=[-1, 4]), {(-1, 4), (-1, 5), (0, 4), (0, 5)}),
+    ],
+)
+def test_every_choice_is_tried_in_the_form_in_which_training_gives_it(space: Any, every: set[Any]) -> None:
+    seen, kinds = set(), set()
+
+    class Noting(Bent):
+        def step(self, action: Any) -> Any:
+            kinds.add((type(action), action.dtype))
+            seen.add(tuple(action) if action.shape else action)  # as a key: an array without axes could not be one
+            return super().step(action)
+
+    assert words(check_env(lambda: Noting(action_space=space), steps=50), "error") == ""
+    assert seen == every
+    assert len(kinds) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from faulty import Bent
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
+from switches import SEVERAL, Switches
 
 from counting import Counting
 from offbeat.envs import make_vector
@@ -237,6 +238,23 @@ def test_an_action_that_is_not_finite_is_the_policys_fault_not_the_environments(
     assert not isinstance(caught.value, EnvironmentFault)
     with pytest.raises(UsageError, match=r"action has shape \(2, 1\)"):
         vector.step(np.zeros((2, 1), np.float32))
+
+
+@pytest.mark.parametrize("space", SEVERAL)
+def test_independent_choices_are_handed_over_as_the_space_has_them(space: Any) -> None:
+    envs = [Switches(space), Switches(space)]
+    made = iter(envs)
+    vector, rng = make_vector(lambda: next(made), 2), np.random.default_rng(0)
+    vector.reset()
+    actions = [vector.spec.random_actions(rng, 2) for _ in range(20)]
+    for action in actions:
+        vector.step(action)
+    for index, env in enumerate(envs):
+        np.testing.assert_array_equal(env.given, vector.spec.to_environment(np.stack(actions)[:, index]))
+    with pytest.raises(UsageError, match=r"action has shape \(2, 9\)"):
+        vector.step(np.zeros((2, 9), np.float32))
+    with pytest.raises(OffbeatError, match="actions must be finite"):
+        vector.step(np.full((2, vector.spec.action_size), np.nan, np.float32))
 
 
 def test_render_shows_environment_0_if_it_draws() -> None:

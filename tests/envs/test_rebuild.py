@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from faulty import Bent, SavedWalk, Walk
 from gymnasium.wrappers import TimeLimit
+from switches import SEVERAL, Switches
 
 from counting import Counting
 from offbeat.envs import Vector, make_vector, rebuild, slot
@@ -22,8 +23,8 @@ def through_json(snapshot: tuple[dict[str, Any], dict[str, Any]]) -> tuple[dict[
 
 
 def actions(vector: Vector, steps: int, seed: int = 0) -> np.ndarray:
-    shape = (steps, vector.num_envs, vector.spec.action_size)
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    rng, shape = np.random.default_rng(seed), (steps, vector.num_envs, vector.spec.action_size)
+    return vector.spec.random_actions(rng, steps * vector.num_envs).reshape(shape)
 
 
 def assert_same_future(one: Vector, other: Vector, steps: int) -> None:
@@ -51,6 +52,18 @@ def test_a_restored_vector_goes_on_bit_for_bit(env: str, taken: int, tmp_path: A
     assert sentences == []
     assert observation.vector.tobytes() == shown.vector.tobytes()
     assert_same_future(one, other, 100)
+
+
+@pytest.mark.parametrize("space", [SEVERAL[1], SEVERAL[3], SEVERAL[-1]])
+def test_independent_choices_are_replayed_bit_for_bit(space: Any) -> None:
+    one, other = (make_vector(Switches, 2, env_kwargs={"space": space, "length": 30}) for _ in range(2))
+    one.reset()
+    for action in actions(one, 37):
+        shown = one.step(action).observation
+    observation, sentences = other.restore(*through_json(one.snapshot()))
+    assert sentences == []
+    assert observation.vector.tobytes() == shown.vector.tobytes()
+    assert_same_future(one, other, 50)
 
 
 def test_a_snapshot_before_the_first_reset_restores_to_the_first_reset() -> None:

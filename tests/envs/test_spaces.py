@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from faulty import Bent
 from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from switches import SEVERAL
 
 from offbeat.envs import make_vector
 from offbeat.envs.reader import Reader
@@ -24,8 +28,8 @@ from offbeat.types import EnvSpec
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
 
 
-def spec_of(space: Any, state_key: str | None = None) -> EnvSpec:
-    return make_spec("it", read_observation_space(space, state_key), read_action_space(ACTION), state_key, None)
+def spec_of(space: Any, state_key: str | None = None, action: Any = ACTION) -> EnvSpec:
+    return make_spec("it", read_observation_space(space, state_key), read_action_space(action), state_key, None)
 
 
 def read(space: Any, raw: Any) -> Any:
@@ -135,10 +139,91 @@ def test_discrete_actions_are_indices_from_zero_and_go_back_and_forth() -> None:
 
 
 @pytest.mark.parametrize(
+    ("space", "low", "high", "branches"),
+    [
+        (spaces.MultiDiscrete([2, 3]), (0, 0), (1, 2), (2, 3)),
+        (spaces.MultiDiscrete([2, 1, 3], start=[-4, 5, 0]), (-4, 5, 0), (-3, 5, 2), (2, 1, 3)),
+        (spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])), (0, 0, 0, 0), (1, 2, 3, 4), (2, 3, 4, 5)),
+        (spaces.MultiDiscrete([6], dtype=np.uint8, start=[250]), (250,), (255,), (6,)),
+        (spaces.MultiBinary(3), (0, 0, 0), (1, 1, 1), (2, 2, 2)),
+        (spaces.MultiBinary((2, 1)), (0, 0), (1, 1), (2, 2)),
+    ],
+)
+def test_independent_choices_become_branches_in_the_order_of_the_flattened_space(
+    space: Any, low: tuple[float, ...], high: tuple[float, ...], branches: tuple[int, ...]
+) -> None:
+    spec = spec_of(ACTION, action=space)
+    assert (spec.action_low, spec.action_high, spec.branches) == (low, high, branches)
+    assert (spec.action_size, spec.choices) == (len(branches), None)
+    assert (spec.action_shape, spec.action_dtype) == (space.shape, str(space.dtype))
+
+
+@st.composite
+def several(draw: st.DrawFn) -> Any:
+    """A MultiDiscrete or MultiBinary space of up to three axes."""
+    shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple))
+    if draw(st.booleans()):
+        return spaces.MultiBinary(shape)
+    size = int(np.prod(shape))
+    dtype = draw(st.sampled_from([np.int64, np.int32, np.int8, np.uint8]))
+    lowest = 0 if dtype is np.uint8 else -60
+    counts = draw(st.lists(st.integers(1, 60), min_size=size, max_size=size))
+    start = draw(st.lists(st.integers(lowest, 60), min_size=size, max_size=size))
+    return spaces.MultiDiscrete(np.reshape(counts, shape), dtype=dtype, start=np.reshape(start, shape))
+
+
+@settings(max_examples=100, deadline=None)
+@given(several(), st.integers(0, 2**32), st.integers(1, 4))
+def test_indices_go_to_the_environment_and_back_in_every_space_of_independent_choices(
+    space: Any, seed: int, count: int
+) -> None:
+    spec = spec_of(ACTION, action=space)
+    action = spec.random_actions(np.random.default_rng(seed), count)
+    assert (action.shape, action.dtype) == ((count, spec.action_size), np.float32)
+    given = spec.to_environment(action)
+    assert (given.shape, given.dtype) == ((count, *space.shape), space.dtype)
+    assert all(space.contains(each) for each in given)
+    np.testing.assert_array_equal(spec.from_environment(given), action)
+    np.testing.assert_array_equal(spec.to_environment(action[0]), given[0])
+    np.testing.assert_array_equal(spec.from_environment(given[0]), action[0])
+    np.testing.assert_array_equal(spec.to_environment(action[None]), given[None])
+    space.seed(seed)
+    sample = space.sample()
+    np.testing.assert_array_equal(spec.to_environment(spec.from_environment(sample)), sample)
+    first, last = np.zeros(spec.action_size), np.array(spec.branches) - 1
+    np.testing.assert_array_equal(spec.to_environment(first).ravel(), spec.action_low)
+    np.testing.assert_array_equal(spec.to_environment(last).ravel(), spec.action_high)
+
+
+def test_random_actions_are_uniform_over_each_branch_and_independent_between_them() -> None:
+    spec = spec_of(ACTION, action=spaces.MultiDiscrete([[2, 5], [1, 3]], start=[[4, -9], [2, 0]]))
+    rows = 60_000
+    action = spec.random_actions(np.random.default_rng(0), rows).astype(int)
+    for branch, count in enumerate(spec.branches):
+        share = np.bincount(action[:, branch], minlength=count) / rows
+        np.testing.assert_allclose(share, np.full(count, 1 / count), atol=0.01)
+    pairs = np.bincount(action[:, 0] * 5 + action[:, 1], minlength=10) / rows
+    np.testing.assert_allclose(pairs, np.full(10, 0.1), atol=0.01)
+
+
+@pytest.mark.parametrize("space", [*SEVERAL, spaces.Discrete(4, start=-1), ACTION])
+def test_a_spec_survives_json_whatever_its_actions_are(space: Any) -> None:
+    spec = spec_of(ACTION, action=space)
+    assert EnvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_spec_that_was_saved_before_there_were_branches_has_none() -> None:
+    spec = spec_of(ACTION)
+    values = spec.to_json()
+    del values["branches"]
+    assert EnvSpec.from_json(values) == spec
+
+
+@pytest.mark.parametrize(
     ("space", "words"),
     [
-        (spaces.MultiDiscrete([2, 3]), r"MultiDiscrete actions are served by ppo .* or appo"),
-        (spaces.MultiBinary(3), r"MultiBinary actions are served by ppo .* or appo"),
+        (spaces.MultiDiscrete([]), r"has no dimension; give the agent at least one"),
+        (spaces.Text(3), r"is neither a Box of floats nor Discrete, MultiDiscrete or MultiBinary; no algorithm"),
         (spaces.Dict({"a": ACTION}), r"no algorithm serves it as it is: declare one Box"),
         (spaces.Box(0, 5, (2,), np.int32), r"dtype int32, but continuous actions need a float dtype"),
         (

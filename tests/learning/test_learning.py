@@ -38,6 +38,9 @@ def test_inverted_pendulum_stays_up_for_a_thousand_steps(tmp_path: Path) -> None
         ("dqn", "CartPole-v1", 50_000, 475),
         ("dqn", "Acrobot-v1", 100_000, -100),
         ("sac", "CartPole-v1", 50_000, 475),
+        ("ppo", "CartPole-v1", 100_000, 475),
+        ("appo", "CartPole-v1", 100_000, 475),
+        ("ppo", "Pendulum-v1", 200_000, -250),
         ("td3", "Pendulum-v1", 20_000, -200),
         ("ddpg", "Pendulum-v1", 20_000, -200),
         ("td3", "InvertedPendulum-v5", 50_000, 1_000),
@@ -58,4 +61,5 @@ def test_a_critic_that_learns_nothing_does_not_swing_up(tmp_path: Path) -> None:
 
 
 def test_a_network_that_learns_nothing_does_not_balance(tmp_path: Path) -> None:
-    assert _final_return("CartPole-v1", tmp_path, "dqn", total_steps=20_000, learning_rate=0.0) < 200
+    for algorithm in ("dqn", "ppo", "appo"):
+        assert _final_return("CartPole-v1", tmp_path, algorithm, total_steps=20_000, learning_rate=0.0) < 200

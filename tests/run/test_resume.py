@@ -13,18 +13,26 @@ from typing import Any
 
 import pytest
 
-from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.configs import ALGORITHMS, PPO
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
 
-SMALL = ["--hidden", "32", "32", "--batch-size", "32", "--threads", "1", "--quiet", "--capacity", "700"]
-EVENTS = ["--warmup-steps", "100", "--random-steps", "150", "--log-every", "70", "--eval-every", "300"]
+SMALL = ["--hidden", "32", "32", "--threads", "1", "--quiet"]
+FROM_REPLAY = ["--batch-size", "32", "--capacity", "700", "--warmup-steps", "100", "--random-steps", "150"]
+FROM_ROLLOUTS = ["--rollout-steps", "30", "--epochs", "4", "--minibatches", "5"]
+EVENTS = ["--log-every", "70", "--eval-every", "300"]
 RUN = ["--eval-episodes", "2", "--checkpoint-every", "130", "--total-updates", "1000", "--total-steps", "1000000"]
 EVERYTHING = [
     *("--n-step", "3", "--actor-every", "2", "--target-every", "2", "--layer-norm", "--max-grad-norm", "5"),
     *("--normalise-observations", "--normalise-rewards", "--actor-schedule", "linear", "--critic-schedule", "cosine"),
     *("--num-envs", "3", "--updates-per-step", "0.7"),
 ]
+ROLLOUTS_WITH_EVERYTHING = [
+    *("--env", "Pendulum-v1", "--num-envs", "3", "--normalise-observations", "--normalise-rewards"),
+    *("--reward-clip", "5", "--value-clip", "0.5", "--entropy-coefficient", "0.01"),
+    *("--rate-control", "adaptive", "--schedule", "linear"),
+]
+OLDER_WEIGHTS = ["--sample-reuse", "2", "--target-every", "3", "--tau", "0.5"]
 CASES = {
     "Pendulum": ["sac", "--env", "Pendulum-v1"],
     "MuJoCo": ["sac", "--env", "HalfCheetah-v5", "--max-episode-steps", "170"],
@@ -36,8 +44,19 @@ CASES = {
     "DroQ": ["sac", "--env", "Pendulum-v1", "--critic-dropout", "0.1", "--critic-layer-norm", "--actor-value", "mean"],
     "Discrete sac": ["sac", "--env", "CartPole-v1", "--num-envs", "2"],
     "Discrete redq": ["redq", "--env", "CartPole-v1", "--critics", "3", "--critic-dropout", "0.1"],
+    "ppo": ["ppo", "--env", "CartPole-v1"],
+    "ppo with everything": ["ppo", *ROLLOUTS_WITH_EVERYTHING, "--squash", "--state-dependent-std"],
+    "ppo with layer norm": ["ppo", "--env", "Pendulum-v1", "--layer-norm", "--optimiser", "rmsprop"],
+    "appo": ["appo", "--env", "Pendulum-v1"],
+    "appo with everything": ["appo", *ROLLOUTS_WITH_EVERYTHING, *OLDER_WEIGHTS],
+    "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
 }
 TIMES = {"wall", "steps_per_second", "updates_per_second"}
+
+
+def _training(out: Path, algorithm: str, *settings: str) -> list[str]:
+    kind = FROM_ROLLOUTS if issubclass(ALGORITHMS[algorithm], PPO) else FROM_REPLAY
+    return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *EVENTS, *RUN, *settings]
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:
@@ -73,8 +92,7 @@ def test_every_algorithm_is_among_the_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Path) -> None:
-    algorithm, *settings = CASES[case]
-    train = ["train", algorithm, "--out", str(tmp_path), "--preset", "none", *SMALL, *EVENTS, *RUN, *settings]
+    train = _training(tmp_path, *CASES[case])
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     process = _start(*train, "--name", "killed")
     _wait_for_update(killed, 400, process)
@@ -93,10 +111,15 @@ def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Pa
         assert (summary["status"], summary["updates"]) == ("finished", 1000)
 
 
+# Many environments, or turns: a signal often comes between the many updates that one vector step makes due.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_and_resumed_run_equals_uninterrupted_run(number: signal.Signals, tmp_path: Path) -> None:
-    # 16 environments: a signal often comes between the many updates that one vector step makes due.
-    train = ["train", "sac", "--out", str(tmp_path), *SMALL, *EVENTS, *RUN, "--env", "Pendulum-v1", "--num-envs", "16"]
+@pytest.mark.parametrize(
+    "settings", [("sac", "--num-envs", "16"), ("appo", "--num-envs", "2", "--sample-reuse", "9")], ids=["sac", "appo"]
+)
+def test_stopped_and_resumed_run_equals_uninterrupted_run(
+    settings: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    train = _training(tmp_path, *settings, "--env", "Pendulum-v1")
     train.remove("--quiet")
     process = _start(*train, "--name", "stopped")
     _wait_for_update(tmp_path / "stopped", 300, process)
@@ -114,7 +137,7 @@ def test_stopped_and_resumed_run_equals_uninterrupted_run(number: signal.Signals
 
 
 def test_a_run_that_is_running_is_not_resumed(tmp_path: Path) -> None:
-    process = _start("train", "sac", "--out", str(tmp_path), "--name", "run", "--env", "Pendulum-v1", *SMALL, *EVENTS)
+    process = _start(*_training(tmp_path, "sac", "--env", "Pendulum-v1"), "--name", "run")
     _wait_for_update(tmp_path / "run", 0, process)
     other = _start("resume", str(tmp_path / "run"), "--quiet")
     _, error = other.communicate(timeout=60)

@@ -156,14 +156,14 @@ def test_an_environment_that_breaks_is_named_and_leaves_the_last_checkpoint_good
 
 
 def with_switches(env: gymnasium.Env) -> gymnasium.Env:
-    """An environment with a kind of action that no algorithm takes."""
+    """An environment with a kind of action that no off-policy algorithm takes."""
     return gymnasium.wrappers.TransformAction(env, lambda action: 0, gymnasium.spaces.MultiBinary(3))
 
 
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
-        ({"env": "CartPole-v1", "env_wrapper": "test_runner:with_switches"}, SpaceError, "ppo"),
+        ({"env": "CartPole-v1", "env_wrapper": "test_runner:with_switches"}, SpaceError, "MultiBinary.*ppo or appo"),
         ({"env": "Pendulun-v1"}, UsageError, "Pendulum-v1"),
         ({"env": ""}, UsageError, "env"),
         ({"warmup_steps": 2_000}, UsageError, "warmup_steps"),

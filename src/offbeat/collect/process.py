@@ -16,11 +16,11 @@ import numpy as np
 from offbeat.collect.children import Parent
 from offbeat.collect.control import BUSY, WAITING, Control
 from offbeat.collect.inline import Inline, Shaping
+from offbeat.collect.writers import QueuePlan, ShardPlan
 from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentHung
 from offbeat.memory import Memory
 from offbeat.policies import Policy
-from offbeat.replay.shard import Shard
 from offbeat.trace import NO_TRACE, Trace, Tracer
 from offbeat.types import Array, Chunk, Contained, Schema
 from offbeat.weights.shared import Layout, SharedWeights
@@ -44,8 +44,8 @@ class Job:
     schema: Schema
     first_env: int
     num_envs: int
-    capacity: int
-    shard: Memory
+    plan: ShardPlan | QueuePlan
+    store: Memory
     control: Memory
     weights: Memory
     layout: Layout
@@ -58,13 +58,13 @@ class Job:
 
 
 class Worker:
-    """Steps environments while it is permitted to, and writes what comes of it into its shard."""
+    """Steps environments while it is permitted to, and writes what comes of it into shared memory."""
 
     def __init__(self, parent: Parent, job: Job, trace: Trace) -> None:
         self._parent, self._trace = parent, trace
         self._control = Control(job.num_envs, job.control.map())
         self._control.heartbeat = time.monotonic_ns()
-        self._shard = Shard(job.schema, job.capacity, worker=job.worker, buffer=job.shard.map())
+        self._writer = job.plan.open(job.store.map())
         self._weights, self._read = SharedWeights(job.layout, job.weights.map()), 0
         self._rng = np.random.Generator(np.random.PCG64())
         self._rng.bit_generator.state = job.generator
@@ -89,8 +89,8 @@ class Worker:
             for sentence in self._inline.restore(*state):
                 self._parent.send("note", sentence)
         else:
-            self._shard.cut()  # the episodes of whoever was here before do not go on
-            self._inline.rows = self._shard.committed
+            self._writer.cut()  # the episodes of whoever was here before do not go on
+            self._inline.rows = self._writer.rows
             self._control.episodes[:] = int(self._control.episodes.max()) + 1
             self._inline.begin(int(self._control.episodes[0]))
 
@@ -102,23 +102,24 @@ class Worker:
             if control.asked != control.answered:
                 with self._trace("snapshot"):
                     self._answer()
-            if control.calls < control.permit:
+            if self._writer.ready(control):
                 self.step()
             else:
                 control.state = WAITING
-                self._wait(lambda: control.calls < control.permit or control.asked != control.answered)
+                self._wait(lambda: self._writer.ready(control) or control.asked != control.answered)
         self._vector.close()
 
     def step(self) -> None:
         """One vector step, from the newest weights to rows that the learner can read."""
-        control, inline = self._control, self._inline
+        control, inline, writer = self._control, self._inline, self._writer
         control.state = BUSY
-        if self._weights.count != self._read:
+        if writer.between and self._weights.count != self._read:
             with self._trace("weights"):
                 self._read = self._weights.count
                 publication, _ = self._weights.newest()
                 inline.load(publication.weights, publication.version)
                 control.version = publication.version
+        writer.begin(control)
         inline.others = control.others
         before, moved = inline.advance()
         with self._trace("write"):
@@ -130,11 +131,13 @@ class Worker:
                 self._contain(fault)
             self._tell(chunk)
             control.calls += 1
-            self._shard.write(chunk)  # last: whoever sees the rows has been told of all that belongs to them
+            writer.write(
+                chunk, moved.step.valid
+            )  # last: whoever sees the rows has been told of all that belongs to them
 
     def _contain(self, fault: Contained) -> None:
         """An environment was restarted: what it had begun ends at its last good step."""
-        self._shard.cut(self._first_env + fault.env)
+        self._writer.cut(self._first_env + fault.env)
         if fault.kind == "not finite":
             self._control.quarantined += 1
         else:

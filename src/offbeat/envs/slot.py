@@ -86,8 +86,8 @@ class Slot:
 
     number: the environment's among all of the run, which seeds and messages speak of.
     steps: how many of this episode were good. faults: how many in a row, without a good step in between.
-    actions: (steps, A) what `step` was given in [-1, 1] since the reset; none where the environment saves itself, or
-    where the episode is too long to be replayed.
+    actions: (steps, A) what `step` was given since the reset, as policies have it (in [-1, 1], or indices); none where
+    the environment saves itself, or where the episode is too long to be replayed.
     """
 
     def __init__(

@@ -22,13 +22,17 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """An action space: per-dimension bounds (A,), the shape and dtype that `step` is given; `choices` if Discrete."""
+    """An action space: per-dimension bounds (A,), the shape and dtype that `step` is given.
+
+    choices: if Discrete. branches: (A,) if MultiDiscrete or MultiBinary, otherwise ().
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     shape: tuple[int, ...]
     dtype: str
     choices: int | None = None
+    branches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ def make_spec(name: str, seen: Seen, bounds: Bounds, state_key: str | None, max_
         state=seen.state,
         max_episode_steps=max_episode_steps,
         choices=bounds.choices,
+        branches=bounds.branches,
     )
 
 
@@ -91,7 +96,7 @@ def observation_problems(space: Any, state_key: str | None = None) -> list[Probl
 
 
 def read_action_space(space: Any) -> Bounds:
-    """The bounds of a Box or Discrete action space."""
+    """The bounds of a Box, Discrete, MultiDiscrete or MultiBinary action space."""
     from gymnasium import spaces
 
     problems = action_problems(space)
@@ -100,6 +105,8 @@ def read_action_space(space: Any) -> Bounds:
     if isinstance(space, spaces.Discrete):
         first, last = float(space.start), float(space.start + space.n - 1)
         return Bounds((first,), (last,), (), str(space.dtype), int(space.n))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return _branches(space)
     return Bounds(
         tuple(float(bound) for bound in space.low.ravel()),
         tuple(float(bound) for bound in space.high.ravel()),
@@ -114,8 +121,18 @@ def action_problems(space: Any) -> list[Problem]:
 
     if isinstance(space, spaces.Discrete):
         return []
+    if not isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return [
+            Problem(
+                f"the action space {space} is neither a Box of floats nor Discrete, MultiDiscrete or MultiBinary",
+                "no algorithm serves it as it is: declare one Box of floats in an env_wrapper "
+                "(gymnasium.wrappers.TransformAction) and take it apart there",
+            )
+        ]
+    if 0 in space.shape:
+        return [Problem(f"the action space {space} has no dimension", "give the agent at least one number to act with")]
     if not isinstance(space, spaces.Box):
-        return [Problem(f"the action space {space} is neither a Box of floats nor Discrete", _who_serves(space))]
+        return []
     if not np.issubdtype(space.dtype, np.floating):
         return [
             Problem(
@@ -123,8 +140,6 @@ def action_problems(space: Any) -> list[Problem]:
                 "declare a float Box in an env_wrapper, and round to whole numbers inside its step",
             )
         ]
-    if not space.low.size:
-        return [Problem(f"the action space {space} has no dimension", "give the agent at least one number to act with")]
     return [*_infinite_bounds(space), *_empty_ranges(space)]
 
 
@@ -205,21 +220,21 @@ def _unsupported(space: Any, path: Path) -> list[Problem]:
     return [Problem(f"{where} is {space}, but observations are Box, Discrete, and Dict or Tuple of these", remedy)]
 
 
-def _who_serves(space: Any) -> str:
+def _branches(space: Any) -> Bounds:
+    """The bounds of a MultiDiscrete or MultiBinary space."""
     from gymnasium import spaces
 
-    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        return f"{type(space).__name__} actions are served by {_algorithms('ppo', 'appo')}"
-    return (
-        "no algorithm serves it as it is: declare one Box of floats in an env_wrapper "
-        "(gymnasium.wrappers.TransformAction) and take it apart there"
+    counts, first = np.full(space.shape, 2), np.zeros(space.shape)
+    if isinstance(space, spaces.MultiDiscrete):
+        counts, first = space.nvec, space.start
+    low, branches = first.astype(np.float64).ravel(), counts.astype(np.int64).ravel()
+    return Bounds(
+        tuple(low.tolist()),
+        tuple((low + branches - 1).tolist()),
+        tuple(space.shape),
+        str(space.dtype),
+        branches=tuple(branches.tolist()),
     )
-
-
-def _algorithms(*names: str) -> str:
-    from offbeat.algorithms.configs import ALGORITHMS
-
-    return " or ".join(name if name in ALGORITHMS else f"{name} (not in this version yet)" for name in names)
 
 
 def _dimension(index: Array) -> str:

@@ -10,8 +10,15 @@ import numpy as np
 
 from offbeat.envs.reader import Part, Unfit, short
 from offbeat.envs.slot import as_flag, as_reward
-from offbeat.envs.spaces import action_problems, observation_problems, read_action_space, read_observation_space
-from offbeat.types import Array, Leaf
+from offbeat.envs.spaces import (
+    Seen,
+    action_problems,
+    make_spec,
+    observation_problems,
+    read_action_space,
+    read_observation_space,
+)
+from offbeat.types import Array, Layout, Leaf
 
 Note = tuple[Any, str, str]
 """Severity, what, remedy."""
@@ -179,14 +186,15 @@ def leaf_space(space: Any, leaf: Leaf) -> Any:
 
 
 def _actions(space: Any, seed: int) -> Iterator[Any]:
-    """Uniform within finite bounds; whatever the space samples otherwise."""
+    """Uniform, in the form in which training hands them over; whatever the space samples where that cannot be."""
     if action_problems(space):
         space.seed(seed)
         while True:
             yield space.sample()
-    bounds, rng = read_action_space(space), np.random.default_rng(seed)
+    spec = make_spec("", Seen(Layout(()), None), read_action_space(space), None, None)
+    rng = np.random.default_rng(seed)
     while True:
-        yield rng.uniform(bounds.low, bounds.high).astype(bounds.dtype).reshape(bounds.shape)
+        yield spec.to_environment(spec.random_actions(rng, 1))[0]
 
 
 def _freeze(raw: Any) -> Any:

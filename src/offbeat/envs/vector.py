@@ -40,7 +40,7 @@ class Vector(Protocol):
         ...
 
     def step(self, action: Array) -> Step:
-        """action (N, A): in [-1, 1], or for Discrete actions indices from 0."""
+        """action (N, A): in [-1, 1], or for Discrete, MultiDiscrete and MultiBinary actions indices from 0."""
         ...
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -41,27 +41,50 @@ class RunningMoments:
 
 
 class ReturnScale:
-    """The deviation of the discounted return so far, per environment, by which rewards are divided."""
+    """The deviation of the discounted return so far, per environment, by which rewards are divided.
+
+    An episode that was broken off, so that another follows without an end, is not carried on.
+    """
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self.moments = RunningMoments(1)
         self.running = np.zeros(0)  # (N,) discounted sum of each environment's current episode
+        self.episodes = np.zeros(0, np.int64)  # (N,) which one that is
 
     def update(self, chunk: Chunk) -> None:
         columns = chunk.columns
         envs = columns["env"].astype(np.int64)
-        if len(envs) and envs.max() >= len(self.running):
-            self.running = np.pad(self.running, (0, int(envs.max()) + 1 - len(self.running)))
+        self._make_room(envs)
         ended = (columns["terminated"] + columns["truncated"]) > 0
         if len(np.unique(envs)) == len(envs):
-            self._step(envs, columns["reward"], ended)
+            self._step(envs, columns["episode"], columns["reward"], ended)
             return
         for row in range(len(envs)):  # several steps of one environment: in their order
-            self._step(envs[row : row + 1], columns["reward"][row : row + 1], ended[row : row + 1])
+            one = slice(row, row + 1)
+            self._step(envs[one], columns["episode"][one], columns["reward"][one], ended[one])
 
-    def _step(self, envs: Array, reward: Array, ended: Array) -> None:
-        returns = self.running[envs] * self.gamma + reward
+    def update_steps(self, env: Array, episode: Array, reward: Array, ended: Array, valid: Array) -> None:
+        """T steps of N environments, all (T, N); every environment in a column of its own."""
+        envs = env.max(0).astype(np.int64)  # rows that are not valid are zeros
+        self._make_room(envs)
+        running, current, returns = self.running[envs], self.episodes[envs], np.zeros(reward.shape)
+        for step in range(len(reward)):
+            returns[step] = np.where(episode[step] == current, running * self.gamma, 0.0) + reward[step]
+            running = np.where(valid[step], np.where(ended[step], 0.0, returns[step]), running)
+            current = np.where(valid[step], episode[step], current)
+        seen = valid.any(0)  # the others do not even know whose column they are
+        self.running[envs[seen]], self.episodes[envs[seen]] = running[seen], current[seen]
+        self.moments.update(returns[valid][:, None])
+
+    def _make_room(self, envs: Array) -> None:
+        if len(envs) and envs.max() >= len(self.running):
+            missing = 0, int(envs.max()) + 1 - len(self.running)
+            self.running, self.episodes = np.pad(self.running, missing), np.pad(self.episodes, missing)
+
+    def _step(self, envs: Array, episode: Array, reward: Array, ended: Array) -> None:
+        returns = np.where(self.episodes[envs] == episode, self.running[envs] * self.gamma, 0.0) + reward
+        self.episodes[envs] = episode
         self.moments.update(returns[:, None])
         self.running[envs] = np.where(ended, 0.0, returns)
 
@@ -70,8 +93,8 @@ class ReturnScale:
         return float(self.moments.scale[0])
 
     def arrays(self) -> dict[str, Array]:
-        return self.moments.arrays() | {"running": self.running}
+        return self.moments.arrays() | {"running": self.running, "episodes": self.episodes}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.moments.restore(arrays)
-        self.running = np.array(arrays["running"])
+        self.running, self.episodes = np.array(arrays["running"]), np.array(arrays["episodes"])

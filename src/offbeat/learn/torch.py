@@ -18,7 +18,7 @@ from torch import Tensor
 from offbeat.algorithms.configs import Algorithm
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.optimise import Adam
+from offbeat.algorithms.torch.optimise import SGD, Adam, RMSProp
 from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.statistics import ReturnScale, RunningMoments
@@ -32,7 +32,7 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
 }
 
-_SETTINGS_OF = {"ddpg": "td3", "redq": "sac"}
+_SETTINGS_OF = {"ddpg": "td3", "redq": "sac", "ppo": "appo"}
 """Algorithms that are settings of another one."""
 
 
@@ -76,7 +76,7 @@ def denormals_flushed() -> Iterator[None]:
 class Learner:
     """One algorithm's state and everything that its update needs from outside.
 
-    planned_updates: how many updates the run will make; learning-rate schedules run over them.
+    planned_updates: how many updates the run will make, which may be set later; learning-rate schedules run over them.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Learner:
         self._module_seed = int(rng.integers(2**62))
         networks = [value for value in vars(self.state).values() if isinstance(value, Network)]
         self._explicit = all(network.explicit for network in networks)
-        self.noise_shape = self.algorithm.noise_shape(config, spec)
+        self.noise_shape = self.algorithm.noise_shape(config, spec) if hasattr(self.algorithm, "noise_shape") else ()
         self.observations = RunningMoments(spec.observation_size) if config.normalise_observations else None
         self.states = RunningMoments(spec.state_size) if self.observations and spec.state_size else None
         self.returns = ReturnScale(config.gamma) if config.normalise_rewards else None
@@ -113,8 +113,6 @@ class Learner:
 
     def _schedule(self, name: str) -> Callable[[float], float]:
         schedule = getattr(self.config, name)
-        if schedule != "constant" and self.planned_updates is None:
-            raise UsageError(f"{name}={schedule!r} runs over the updates of a run: say how many with total_updates")
         if schedule in _SCHEDULES:
             return _SCHEDULES[schedule]
         own = resolve(schedule, name)
@@ -126,19 +124,38 @@ class Learner:
             raise UsageError(f"{name}: your callable gave {own(0.0)!r} at progress 0; return a factor >= 0")
         return own
 
+    def check_schedules(self) -> None:
+        """Refuses a schedule over a run that has no end."""
+        for prefix in self.algorithm.GROUPS.values():
+            schedule = getattr(self.config, f"{prefix}schedule")
+            if schedule != "constant" and self.planned_updates is None:
+                raise UsageError(
+                    f"{prefix}schedule={schedule!r} runs over a run: say how long with total_steps or total_updates"
+                )
+
     @property
     def updates(self) -> int:
         return int(self.state.updates)
 
+    def progress(self) -> float:
+        """The share of the run that is over, in [0, 1]."""
+        return min(1.0, self.updates / self.planned_updates) if self.planned_updates else 0.0
+
     def rates(self) -> dict[str, float]:
         """The learning rate of each group for the next update."""
-        progress = min(1.0, self.updates / self.planned_updates) if self.planned_updates else 0.0
+        progress = self.progress()
         return {group: self._rates[group] * float(schedule(progress)) for group, schedule in self._schedules.items()}
 
     def observe(self, chunk: Chunk) -> None:
         """Takes statistics once per fresh observation: each row's, and the last of each episode."""
+        self.observe_rewards(chunk)
+        self.observe_observations(chunk)
+
+    def observe_rewards(self, chunk: Chunk) -> None:
         if self.returns is not None:
             self.returns.update(chunk)
+
+    def observe_observations(self, chunk: Chunk) -> None:
         if self.observations is None:
             return
         columns = chunk.columns
@@ -163,26 +180,31 @@ class Learner:
         mean, scale = self._scales[name]
         return ((tensor - mean) * scale).clamp(-self.config.observation_clip, self.config.observation_clip)
 
+    @property
+    def reward_scale(self) -> float:
+        return self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)
+
     def update(self, batch: Transitions, noise: Array) -> None:
         """One update; `noise` holds standard normal draws of `noise_shape`. Metrics add up until `drain`."""
         with torch.inference_mode() if self._explicit else torch.no_grad():
             self._update(batch, noise)
 
     def _update(self, batch: Transitions, noise: Array) -> None:
-        scale = self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)
         tensors = Batch(
             obs=self._normalise("obs", batch.obs),
             action=self._tensor(batch.action),
-            reward=self._tensor(batch.reward) * scale,
+            reward=self._tensor(batch.reward) * self.reward_scale,
             discount=self._tensor(batch.discount),
             next_obs=self._normalise("obs", batch.next_obs),
             state=self._normalise("state", batch.state),
             next_state=self._normalise("state", batch.next_state),
         )
         with self._own_randomness():
-            metrics = self._algorithm_update(
-                self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates()
+            self._note(
+                self._algorithm_update(self.state, self.config, self.spec, tensors, self._tensor(noise), self.rates())
             )
+
+    def _note(self, metrics: Mapping[str, Tensor]) -> None:
         for name, value in metrics.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -277,7 +299,7 @@ def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a state value, by `field/name`."""
     for each in dataclasses.fields(state):
         value = getattr(state, each.name)
-        if isinstance(value, Network | Adam):
+        if isinstance(value, Network | Adam | RMSProp | SGD):
             yield from ((f"{each.name}/{name}", tensor) for name, tensor in value.named())
         elif isinstance(value, Tensor):
             yield each.name, value

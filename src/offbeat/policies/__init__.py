@@ -60,7 +60,8 @@ def _acting(
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)
-    from offbeat.policies.mlp import HEADS, MLPPolicy
+    from offbeat.policies.heads import HEADS
+    from offbeat.policies.mlp import MLPPolicy
 
     if description["kind"] not in HEADS:
         raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")

@@ -1,4 +1,4 @@
-"""Policies whose actor is an MLP, in NumPy, or in torch for many rows: one forward pass, and a head for each kind.
+"""Policies whose actor is an MLP, in NumPy, or in torch for many rows: one forward pass, and then a head.
 
 One pass serves both backends: arrays and tensors share `@` and arithmetic, and a small table holds what differs.
 """
@@ -11,20 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.policies.heads import HEADS, Head
 from offbeat.types import Array, Weights
 
 
 class MLPPolicy:
     """Acts from `Weights`: `actor/K/weight` (in, out), `actor/K/bias`, optional `actor/K/norm/{scale,offset}`.
 
-    What the last layer's output means is up to the kind. With `normaliser/{mean,scale,clip}` among the weights,
-    observations are normalised first. backend: "numpy" or "torch".
+    What the last layer's output means is up to the kind (see `heads`), which may take weights of its own. With
+    `normaliser/{mean,scale,clip}` among the weights, observations are normalised first. backend: "numpy" or "torch".
     """
 
     def __init__(self, description: Mapping[str, Any], backend: str = "numpy") -> None:
-        self._backend = _BACKENDS[backend]()
+        self._description, self._make_head = description, HEADS[description["kind"]]
+        self._backend = BACKENDS[backend]()
         self._activation = self._backend.activations[description["activation"]]
-        self._head = HEADS[description["kind"]](description)
+        self._head: Head
         self._layers: list[tuple[Any, Any, Any, Any]] = []
         self._normaliser: tuple[Any, Any, float] | None = None
 
@@ -38,6 +40,7 @@ class MLPPolicy:
             layers.append(tuple(None if part is None else wrap(part) for part in parts))
             count += 1
         self._layers = layers  # type: ignore[assignment]
+        self._head = self._make_head(self._description, self._backend, weights)
         if "normaliser/mean" in weights:
             clip = float(weights["normaliser/clip"])
             self._normaliser = wrap(weights["normaliser/mean"]), wrap(weights["normaliser/scale"]), clip
@@ -49,8 +52,8 @@ class MLPPolicy:
         self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
     ) -> tuple[Array, Array, dict[str, Array]]:
         with self._backend.context():
-            out = self._forward(self._backend.wrap(obs))
-            return self._head(self._backend, out, rng), carry, {}
+            action, extras = self._head(self._forward(self._backend.wrap(obs)), rng)
+            return action, carry, extras
 
     def _forward(self, x: Any) -> Any:
         """(N, O) -> the last layer's output (N, ...)."""
@@ -65,70 +68,6 @@ class MLPPolicy:
                 x = x / self._backend.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * norm_scale + norm_offset
             x = self._activation(x)
         return x @ weight + bias
-
-
-Head = Callable[[SimpleNamespace, Any, np.random.Generator | None], Array]
-"""(backend, the network's output (N, ...), generator or None) -> actions (N, A) float32."""
-
-
-def squashed_gaussian(description: Mapping[str, Any]) -> Head:
-    """out (N, 2A): mean and log standard deviation; the action is the tanh of a draw, or of the mean."""
-    size = int(description["action_size"])
-    bounds = float(description["log_std_min"]), float(description["log_std_max"])
-
-    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
-        action = out[:, :size]
-        if rng is not None:
-            noise = backend.wrap(rng.standard_normal((len(out), size), np.float32))
-            action = action + backend.exp(out[:, size:].clip(*bounds)) * noise
-        return np.asarray(backend.unwrap(backend.tanh(action)))
-
-    return head
-
-
-def deterministic(description: Mapping[str, Any]) -> Head:
-    """out (N, A): the action before its tanh."""
-
-    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
-        return np.asarray(backend.unwrap(backend.tanh(out)))
-
-    return head
-
-
-def greedy(description: Mapping[str, Any]) -> Head:
-    """out (N, choices): values, of which the largest is chosen; with dueling, one that all share stands in front."""
-    first = 1 if description["dueling"] else 0
-
-    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
-        return _largest(backend.unwrap(out)[:, first:])
-
-    return head
-
-
-def categorical(description: Mapping[str, Any]) -> Head:
-    """out (N, choices): logits; the action is a draw, or the most probable."""
-
-    def head(backend: SimpleNamespace, out: Any, rng: np.random.Generator | None) -> Array:
-        logits = backend.unwrap(out)
-        if rng is not None:
-            logits = logits + rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
-        return _largest(logits)
-
-    return head
-
-
-def _largest(values: Array) -> Array:
-    """The index (N, 1) of each row's largest value; NaN where there is a NaN, so that a diverged network is noticed."""
-    index = np.argmax(values, 1, keepdims=True).astype(np.float32)
-    return np.where(np.isnan(values).any(1, keepdims=True), np.float32(np.nan), index)
-
-
-HEADS: dict[str, Callable[[Mapping[str, Any]], Head]] = {
-    "squashed_gaussian": squashed_gaussian,
-    "deterministic": deterministic,
-    "greedy": greedy,
-    "categorical": categorical,
-}
 
 
 def _sigmoid(x: Array) -> Array:
@@ -157,7 +96,9 @@ def _numpy() -> SimpleNamespace:
         wrap=np.asarray,
         unwrap=np.asarray,
         exp=np.exp,
+        log=np.log,
         tanh=np.tanh,
+        atanh=np.arctanh,
         sqrt=np.sqrt,
         context=nullcontext,
         activations=NUMPY_ACTIVATIONS,
@@ -175,7 +116,9 @@ def _torch() -> SimpleNamespace:
         wrap=wrap,
         unwrap=lambda tensor: tensor.numpy(),
         exp=torch.exp,
+        log=torch.log,
         tanh=torch.tanh,
+        atanh=torch.atanh,
         sqrt=torch.sqrt,
         context=torch.inference_mode,
         activations={
@@ -189,4 +132,4 @@ def _torch() -> SimpleNamespace:
     )
 
 
-_BACKENDS: dict[str, Callable[[], SimpleNamespace]] = {"numpy": _numpy, "torch": _torch}
+BACKENDS: dict[str, Callable[[], SimpleNamespace]] = {"numpy": _numpy, "torch": _torch}

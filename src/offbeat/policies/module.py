@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from offbeat.policies.heads import HEADS, Head
+from offbeat.policies.mlp import BACKENDS
 from offbeat.types import Array, EnvSpec, Weights
 
 
@@ -16,27 +18,32 @@ class ModulePolicy:
 
     What the module maps observations (N, O) to is up to `head`. "squashed_gaussian": mean and log standard deviation,
     each (N, A) (a pair, or one (N, 2A)); or it has `sample(obs, noise) -> action, log_prob`, which is asked with zero
-    noise to act deterministically. "deterministic": actions (N, A) in [-1, 1]. "greedy": values
-    (N, choices). "categorical": logits (N, choices).
+    noise to act deterministically. "deterministic": actions (N, A) in [-1, 1]. "greedy": values (N, choices).
+    "gaussian": means (N, A), with `actor/log_std` in the weights, which is not the module's own; or, with
+    state_dependent_std, mean and log standard deviation as above. "categorical": logits (N, choices).
+    "multi_categorical": logits (N, sum of branches).
     """
 
     def __init__(self, description: Mapping[str, Any], spec: EnvSpec, actor: Callable[[EnvSpec], Any]) -> None:
         self._module = actor(spec).eval()
-        self._action_size = spec.action_size
-        self._description, self._kind = description, description["head"]
+        self._kind, self._action_size = description["head"], spec.action_size
+        # A module of one's own gives its values as they are: none to be added to the others stands in front.
+        self._description = {**description, "action_size": spec.action_size, "dueling": False}
+        self._backend = BACKENDS["torch"]()
+        self._head: Head
         self._normaliser: tuple[torch.Tensor, torch.Tensor, float] | None = None
 
     def load(self, weights: Weights) -> None:
-        tensors = {
-            name.removeprefix("actor/"): torch.from_numpy(np.array(array))
-            for name, array in weights.items()
-            if name.startswith("actor/")
-        }
+        mine = {name.removeprefix("actor/"): array for name, array in weights.items() if name.startswith("actor/")}
+        if self._kind == "gaussian" and not self._description["state_dependent_std"]:
+            del mine["log_std"]
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in mine.items()}
         for tensor in tensors.values():
             if tensor.is_floating_point():
                 self._module.to(tensor.dtype)
                 break
         self._module.load_state_dict(tensors)
+        self._head = HEADS[self._kind](self._description, self._backend, weights)
         if "normaliser/mean" in weights:
             mean, scale = (torch.from_numpy(np.array(weights[f"normaliser/{part}"])) for part in ("mean", "scale"))
             self._normaliser = mean, scale, float(weights["normaliser/clip"])
@@ -53,23 +60,17 @@ class ModulePolicy:
         if self._normaliser is not None:
             mean, scale, clip = self._normaliser
             x = ((x - mean) * scale).clip(-clip, clip)
-        if self._kind == "squashed_gaussian":
-            action = self._squashed(x, rng)
-        else:
-            out = self._module(x)
-            if self._kind == "categorical" and rng is not None:
-                out = out + torch.from_numpy(rng.gumbel(size=out.shape))  # the largest is a draw from the softmax
-            action = out.clip(-1.0, 1.0) if self._kind == "deterministic" else out.argmax(1, keepdim=True)
-        return action.to(torch.float32).numpy(), carry, {}
+        if self._kind == "squashed_gaussian" and hasattr(self._module, "sample"):
+            return self._sampled(x, rng).to(torch.float32).numpy(), carry, {}
+        out = self._module(x)
+        out = (torch.cat(tuple(out), -1) if isinstance(out, tuple | list) else out).to(torch.float32)
+        if self._kind == "deterministic":
+            return out.clip(-1.0, 1.0).numpy(), carry, {}
+        action, extras = self._head(out, rng)
+        return action, carry, extras
 
-    def _squashed(self, x: torch.Tensor, rng: np.random.Generator | None) -> torch.Tensor:
+    def _sampled(self, x: torch.Tensor, rng: np.random.Generator | None) -> torch.Tensor:
         shape = (len(x), self._action_size)
         noise = torch.zeros(shape) if rng is None else torch.from_numpy(rng.standard_normal(shape, np.float32))
-        noise = noise.to(x.dtype)
-        if hasattr(self._module, "sample"):
-            action: torch.Tensor = self._module.sample(x, noise)[0]
-            return action
-        out = self._module(x)
-        mean, log_std = out if isinstance(out, tuple | list) else out.chunk(2, -1)
-        bounds = float(self._description["log_std_min"]), float(self._description["log_std_max"])
-        return torch.tanh(mean + log_std.clip(*bounds).exp() * noise)
+        action: torch.Tensor = self._module.sample(x, noise.to(x.dtype))[0]
+        return action

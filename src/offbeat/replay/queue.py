@@ -131,7 +131,7 @@ class RolloutQueue:
         self.abandon()
         words = self._words
         number = words[_WRITTEN]
-        if not self._copies and number - words[_FREED] >= self.slots:
+        if not self.room:
             return False
         words[_BEGUN] += 1
         words[_OPENED] = number + 1
@@ -161,6 +161,40 @@ class RolloutQueue:
             rows = _spread(rows, valid)
         self._slots[self._words[_WRITTEN] % self.slots].put(self._step, rows, valid)
         self._step += 1
+
+    @property
+    def room(self) -> bool:
+        """Whether a rollout can be begun without waiting for the reader."""
+        return self._copies or self._words[_WRITTEN] - self._words[_FREED] < self.slots
+
+    @property
+    def filling(self) -> bool:
+        """Whether a rollout was begun here, and is neither published nor abandoned."""
+        return self._step is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the rollout that was begun has all its vector steps."""
+        return self._step == self.steps
+
+    @property
+    def written(self) -> int:
+        """Rollouts that were published."""
+        return self._words[_WRITTEN]
+
+    def filled(self) -> tuple[Array, Array]:
+        """Rows (k, N) and valid (k, N) of the k vector steps of a rollout that is being filled."""
+        slot = self._slots[self._words[_WRITTEN] % self.slots]
+        count = self._step or 0
+        return slot.rows[:count].copy(), slot.valid[:count].copy()
+
+    def refill(self, rows: Array, valid: Array) -> None:
+        """Puts what was `filled` into a rollout that has just been begun."""
+        if self._step != 0 or self._beside:
+            raise RuntimeError("only a rollout that was just begun, of packed rows alone, can be refilled")
+        slot = self._slots[self._words[_WRITTEN] % self.slots]
+        slot.rows[: len(rows)], slot.valid[: len(rows)] = rows, valid
+        self._step = len(rows)
 
     def publish(self) -> int:
         """Hands the whole rollout to the reader; returns its number."""

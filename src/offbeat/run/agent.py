@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 
 from offbeat import settings as settings_module
-from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs import PPO, Config
 from offbeat.collect.inline import MOST_ENVIRONMENTS
 from offbeat.errors import CheckpointError, UsageError
-from offbeat.learn.torch import Learner, denormals_flushed
+from offbeat.learn.rollouts import RolloutLearner
+from offbeat.learn.torch import Learner
 from offbeat.policies import Policy, make_policy
 from offbeat.references import resolve
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
 from offbeat.run.checkpoint import Checkpoints, Snapshot
-from offbeat.run.pace import Pace
+from offbeat.run.sources import FromReplay, FromRollouts, Source, make_source
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
-from offbeat.types import Array, Chunk, EnvSpec, Metrics, Schema
+from offbeat.types import Array, Chunk, EnvSpec, Metrics
 from offbeat.weights.publication import Publication
 
 
@@ -45,48 +46,66 @@ class Agent:
         self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end=bool(planned))
 
     @classmethod
-    def from_config(cls, config: Config, spec: EnvSpec, shards: Sequence[Shard] = ()) -> Agent:
-        """For a runner. shards: those that collectors write to; without any, the agent has one of its own."""
+    def from_config(
+        cls, config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs: int | None = None
+    ) -> Agent:
+        """For a runner. shards: those that collectors write to; without any, the agent has one of its own.
+
+        num_envs: environments that are stepped at once; None is as the config says.
+        """
         agent = cls.__new__(cls)
-        agent._prepare(config, spec, True, shards)
+        agent._prepare(config, spec, True, shards, num_envs)
         return agent
 
-    def _prepare(self, config: Config, spec: EnvSpec, has_end: bool, shards: Sequence[Shard] = ()) -> None:
-        run, learner = config.run, config.learner
+    def _prepare(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        has_end: bool,
+        shards: Sequence[Shard] = (),
+        num_envs: int | None = None,
+    ) -> None:
+        run = config.run
         self.config, self.spec = config, spec
         self.trace: Trace = NO_TRACE
-        self.pace = Pace(run.updates_per_step, run.warmup_steps)
         self.streams = Streams(run.seed)
-        planned = self.pace.planned(run.total_steps)
-        if run.total_updates is not None:
-            planned = min(planned, run.total_updates)
-        self.learner = Learner(
+        kind = RolloutLearner if isinstance(config.learner, PPO) else Learner
+        self.learner = kind(
             config.algorithm,
-            learner,
+            config.learner,
             spec,
             rng=self.streams.initial,
-            planned_updates=planned if has_end else None,
             device=run.device,
             precision=run.precision,
         )
-        self.schema = Schema.transitions(spec)
-        shards = shards or [self._own_shard(run.capacity)]
-        self.shard, self.shards = shards[0], {str(shard.worker): shard for shard in shards}
-        self.experience = Uniform(shards, n_step=learner.n_step, gamma=learner.gamma)
+        self.source = make_source(config, spec, self.learner, self.streams, shards, num_envs)
+        self.schema = self.source.schema
+        if has_end:
+            planned = self.source.planned(run.total_steps)
+            self.learner.planned_updates = planned if run.total_updates is None else min(planned, run.total_updates)
+        self.learner.check_schedules()
         self.steps = 0
         self._policies: dict[int, Policy] = {}
         self._published: Publication | None = None
-        self._moment = (-1, -1)  # updates and steps at which it was published
+        self._moment = (-1, -1)  # updates and observations at which it was published
         self._saved: dict[Path, Checkpoints] = {}
-        # Of an own loop: episode and step of each environment, and what its policy remembers.
+        # Of an own loop: episode and step of each environment, what its policy remembers, and how it acted last.
         self._counts, self._carry = np.zeros((2, 0), np.int64), np.zeros((0, 0), np.float32)
+        self._acted: tuple[Array, Mapping[str, Array]] | None = None
 
-    def _own_shard(self, capacity: int) -> Shard:
-        try:
-            return Shard(self.schema, capacity)
-        except (MemoryError, ValueError) as error:
-            size = Shard.nbytes(self.schema, capacity) / 2**30
-            raise UsageError(f"capacity={capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        return self.source.shards
+
+    @property
+    def shard(self) -> Shard:
+        """The first shard of replay."""
+        return self.source.shards["0"]
+
+    @property
+    def experience(self) -> Source | Uniform:
+        """What is learned from: replay, to be sampled, or rollouts."""
+        return self.source.replay if isinstance(self.source, FromReplay) else self.source
 
     # A loop of your own: act, observe, update.
 
@@ -97,16 +116,16 @@ class Agent:
         environment i, whose exploration may remember: act for all environments at once where noise drifts.
         """
         rows, stack = self.spec.layout.read(obs)
-        if not deterministic and self.steps < self.config.run.random_steps:
+        if not deterministic and self.steps < self.source.random_steps:
             action = self.spec.random_actions(self.streams.acting, len(rows))
         else:
             policy = self.policy(len(rows))
             policy.load(self.publication().weights)
             rng = None if deterministic else self.streams.acting
             carry = self._carry if len(self._carry) == len(rows) else policy.initial_carry(len(rows))
-            action, carry, _ = policy.act(rows, carry, rng, self.steps)
+            action, carry, extras = policy.act(rows, carry, rng, self.steps)
             if not deterministic:
-                self._carry = carry
+                self._carry, self._acted = carry, (action, extras)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 
@@ -127,6 +146,7 @@ class Agent:
 
         `next_obs` is the true successor (the final observation where an episode ended), `action` in the environment's
         own units. envs: which environment each row is from, 0..N-1 by default. state, next_state: privileged state.
+        Algorithms that learn from rollouts take a step of all environments that `act` has just acted for.
         """
         terminated, truncated = _flags("terminated", terminated), _flags("truncated", truncated)
         count = len(terminated)
@@ -161,6 +181,8 @@ class Agent:
                 _shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
             )
         self._check(columns)
+        if isinstance(self.source, FromRollouts):
+            columns |= self._as_acted(columns["action"], envs, self.source)
         ended = terminated | truncated
         self._counts[0, envs] += ended
         self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
@@ -169,23 +191,47 @@ class Agent:
             begun = [env for env in envs[ended] if env < len(fresh)]
             self._carry = self._carry.copy()
             self._carry[begun] = fresh[begun]
-        self.add(Chunk(columns, sequence=self.shard.committed))
+        self.add(Chunk(columns, sequence=self.steps))
+
+    def _as_acted(self, action: Array, envs: Array, source: FromRollouts) -> dict[str, Array]:
+        """The action that was drawn, which the bounds may have clipped, and how likely it was."""
+        if self.steps == 0:
+            source.num_envs = len(envs)
+        acted = self._acted
+        if acted is None or len(envs) != source.num_envs or (envs != np.arange(len(envs))).any():
+            raise UsageError(
+                f"observe: {self.config.algorithm} learns from steps that it has acted in: call act, not "
+                f"deterministic, for all {source.num_envs} environments, and then observe once for all"
+            )
+        drawn, extras = acted
+        given = self.spec.from_environment(self.spec.to_environment(drawn))
+        if drawn.shape != action.shape or not np.allclose(given, action, atol=1e-4):
+            raise UsageError("observe: these are not the actions that act has just given; pass those")
+        self._acted = None
+        return {"action": drawn, **extras}
 
     def _check(self, columns: Mapping[str, Array]) -> None:
         for name in ("action", "reward", "state", "next_state"):
             if name in columns and not np.isfinite(columns[name]).all():
                 raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
-        action, choices = columns["action"], self.spec.choices
-        if (np.abs(action) > 1.0 + 1e-5).any() if choices is None else not np.isin(action, np.arange(choices)).all():
+        if not self._allowed(columns["action"]):
             raise UsageError(
                 "observe: an action is outside the "
                 f"environment's bounds, {self.spec.action_low} to {self.spec.action_high}; pass what it was given"
             )
 
+    def _allowed(self, action: Array) -> bool:
+        choices = self.spec.branches or (self.spec.choices or 0,)
+        if self.spec.choices is None and not self.spec.branches:
+            return bool((np.abs(action) <= 1.0 + 1e-5).all())
+        return bool(((action >= 0) & (action < choices) & (action == np.floor(action))).all())
+
     def update(self, count: int | None = None) -> Metrics:
-        """Makes `count` updates, or as many as `updates_per_step` and `warmup_steps` make due; returns mean metrics."""
+        """Makes `count` updates, or as many as are due: by `updates_per_step` and `warmup_steps`, or when a rollout is
+        complete, which has its turn as a whole. Returns mean metrics.
+        """
         if count is None:
-            count = self.pace.updates_due(self.steps, self.learner.updates)
+            count = self.source.due(self.steps, self.learner.updates)
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
         self.learn(count)
@@ -200,28 +246,18 @@ class Agent:
     # What the runner calls.
 
     def add(self, chunk: Chunk) -> None:
-        """Rows into replay, and into the statistics that normalise."""
-        self.shard.write(chunk)
-        self.take(chunk)
+        """Rows into what is learned from, and into the statistics that normalise."""
+        self.source.add(chunk)
+        self.steps += len(chunk)
 
     def take(self, chunk: Chunk) -> None:
-        """Rows that are in replay already, into the statistics that normalise."""
+        """Rows that are where they belong already, into the statistics that normalise."""
         self.steps += len(chunk)
-        self.learner.observe(chunk)
+        self.source.take(chunk)
 
-    def learn(self, count: int) -> None:
-        """Makes `count` updates; their metrics add up in the learner."""
-        if count and not len(self.experience):
-            raise UsageError("there is nothing to learn from yet: observe at least one transition before update")
-        sampling, noise = self.streams.sampling, self.streams.noise
-        dtype = np.float64 if self.config.run.precision == "float64" else np.float32
-        with denormals_flushed():
-            for _ in range(count):
-                with self.trace("sample"):
-                    batch = self.experience.sample(sampling, self.config.learner.batch_size)
-                    draws = np.asarray(noise.standard_normal(self.learner.noise_shape, dtype))
-                with self.trace("update"):
-                    self.learner.update(batch, draws)
+    def learn(self, count: int) -> int:
+        """Makes up to `count` updates, and returns how many; their metrics add up in the learner."""
+        return self.source.learn(count, self.trace)
 
     def policy(self, num_envs: int) -> Policy:
         """The policy that acts for `num_envs` environments; it has no weights before `load`."""
@@ -244,7 +280,8 @@ class Agent:
 
     def publication(self) -> Publication:
         """The acting weights of this moment; the same object until they change."""
-        moment = self.learner.updates, self.steps if self.learner.observations is not None else 0
+        seen = self.learner.observations
+        moment = self.learner.updates, 0 if seen is None else int(seen.count)
         if self._published is None or moment != self._moment:
             self._published, self._moment = Publication(self.learner.updates, self.learner.weights()), moment
         return self._published
@@ -253,6 +290,7 @@ class Agent:
 
     def snapshot(self) -> Snapshot:
         arrays = {f"learner/{name}": array for name, array in self.learner.arrays().items()}
+        arrays |= {f"source/{name}": array for name, array in self.source.arrays().items()}
         arrays |= {"loop": self._counts.copy(), "loop_carry": self._carry.copy()}
         values = {"steps": self.steps, "streams": self.streams.state()}
         notes = {
@@ -269,6 +307,7 @@ class Agent:
         """Everything but replay, which `Checkpoints.load_replay` fills."""
         check_same(snapshot.notes, self.config.algorithm, self.spec)
         self.learner.restore(under(snapshot.arrays, "learner/"))
+        self.source.restore(under(snapshot.arrays, "source/"))
         self.learner.restore_pending(snapshot.notes["pending"])
         self._counts, self._carry = np.array(snapshot.arrays["loop"]), np.array(snapshot.arrays["loop_carry"])
         self.steps = int(snapshot.values["steps"])
@@ -332,7 +371,16 @@ _OF_A_RUN = frozenset(
         *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset"),
         *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
-        *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),
+        *(
+            "collectors",
+            "slack",
+            "collect_ahead",
+            "max_policy_lag",
+            "hang_seconds",
+            "max_crashes",
+            "queue",
+            "when_full",
+        ),
     )
 )
 """Settings that only a run heeds."""

@@ -14,10 +14,12 @@ import cloudpickle
 import numpy as np
 
 from offbeat import presets
-from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs import APPO, PPO, Config, Run
 from offbeat.collect.inline import Inline, Shaping
 from offbeat.collect.process import Job
-from offbeat.collect.processes import Place, Processes, make_places
+from offbeat.collect.processes import Place, Processes
+from offbeat.collect.rollouts import QueuePlace, RolloutProcesses, make_queue_places
+from offbeat.collect.shards import ShardPlace, ShardProcesses, make_places
 from offbeat.errors import UsageError
 from offbeat.memory import Memory
 from offbeat.observe.console import Console
@@ -32,6 +34,7 @@ from offbeat.run.environments import Environments
 from offbeat.run.evaluate import MOST_ENVIRONMENTS
 from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
 from offbeat.run.runner import Runner
+from offbeat.run.sources import FromRollouts, rollout_schema
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec, Schema
 from offbeat.weights.shared import Layout
@@ -123,7 +126,7 @@ def _in_one(environments: Environments, callbacks: Callbacks | None, shaping: Sh
     """Collection and evaluation in this process."""
     config, run = environments.config, environments.config.run
     vector = environments.training()
-    agent = _agent(config, vector.spec)
+    agent = _agent(config, vector.spec, num_envs=vector.num_envs)
     evaluation = environments.evaluation(run.eval_episodes, run.seed)
     _check_same_spaces(vector.spec, evaluation.spec)
     if any(own is other for own in vector.owned for other in evaluation.owned):
@@ -136,7 +139,7 @@ def _in_one(environments: Environments, callbacks: Callbacks | None, shaping: Sh
         agent.policy(vector.num_envs),
         agent.schema,
         agent.streams.acting,
-        random_steps=run.random_steps,
+        random_steps=agent.source.random_steps,
         reward_shaping=shaping,
         total_steps=run.total_steps,
     )
@@ -149,10 +152,10 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
     config, run = environments.config, environments.config.run
     spec, evaluation = environments.looked_at()
     _check_same_spaces(spec, evaluation)
-    places = make_places(Schema.transitions(spec), run.num_envs, run.collectors, run.capacity)
     recording = Recording()
+    places = _places(config, spec)
     try:
-        agent = _agent(config, spec, [place.shard for place in places])
+        agent = _agent(config, spec, [place.shard for place in places if isinstance(place, ShardPlace)])
         for place in places:
             _check_travels(environments.part(place.first_env, place.num_envs), agent.policy_factory(1), shaping)
     except BaseException:
@@ -168,14 +171,14 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
             schema=agent.schema,
             first_env=place.first_env,
             num_envs=place.num_envs,
-            capacity=place.shard.capacity,
-            shard=place.shard_memory,
+            plan=place.plan,
+            store=place.store,
             control=place.control_memory,
             weights=weights,
             layout=layout,
             generator=_generator(agent, place),
             state=place.state,
-            random_steps=run.random_steps,
+            random_steps=agent.source.random_steps,
             reward_shaping=shaping,
             total_steps=run.total_steps,
             trace=recording.trace,
@@ -193,16 +196,30 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
             recording.trace,
         )
 
-    collector = Processes(
-        places,
-        collect,
-        collect_ahead=run.collect_ahead,
-        hang_seconds=run.hang_seconds,
-        most_deaths=run.max_crashes,
-        synchronous=run.slack == 0,
-    )
+    care: dict[str, Any] = {"hang_seconds": run.hang_seconds, "most_deaths": run.max_crashes}
+    collector: Processes[Any]
+    if isinstance(agent.source, FromRollouts):
+        source, queues = agent.source, [place for place in places if isinstance(place, QueuePlace)]
+        asks: dict[str, Any] = {"wants": source.wants, "oldest": source.oldest, "hold": source.hold}
+        synchronous = not isinstance(config.learner, APPO)
+        collector = RolloutProcesses(queues, collect, synchronous=synchronous, **asks, **care)
+    else:
+        shards = [place for place in places if isinstance(place, ShardPlace)]
+        ahead, synchronous = run.collect_ahead, run.slack == 0
+        collector = ShardProcesses(shards, collect, collect_ahead=ahead, synchronous=synchronous, **care)
     evaluator = ProcessEvaluator(evaluate, run.max_crashes, run.hang_seconds)
     return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording)
+
+
+def _places(config: Config, spec: EnvSpec) -> Sequence[Place]:
+    """Shared memory for what collectors write: shards of replay, or queues of rollouts."""
+    run, own = config.run, config.learner
+    if not isinstance(own, PPO):
+        return make_places(Schema.transitions(spec), run.num_envs, run.collectors, run.capacity)
+    slots, when_full = (own.queue, own.when_full) if isinstance(own, APPO) else (1, "block")
+    if when_full == "drop-oldest":
+        slots += 1  # what is being filled has a slot of its own, or it would take the only one from what waits
+    return make_queue_places(rollout_schema(spec), run.num_envs, run.collectors, own.rollout_steps, slots, when_full)
 
 
 def _check_travels(*parts: Any) -> None:
@@ -225,31 +242,29 @@ def _generator(agent: Agent, place: Place) -> dict[str, Any]:
     if place.state is not None:
         state: dict[str, Any] = place.state[1]["generator"]
         return state
-    if place.worker == place.child.boots == place.began == 0:
+    if place.worker == place.child.boots == place.began == agent.steps == 0:
         return dict(agent.streams.acting.bit_generator.state)
-    entropy = [agent.config.run.seed, zlib.crc32(b"acting"), place.worker, place.child.boots, place.began]
+    entropy = [agent.config.run.seed, zlib.crc32(b"acting"), place.worker, place.child.boots, place.began, agent.steps]
     return dict(np.random.PCG64(np.random.SeedSequence(entropy)).state)
 
 
-def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = ()) -> Agent:
-    agent, run = Agent.from_config(config, spec, shards), config.run
+def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs: int | None = None) -> Agent:
+    agent, run = Agent.from_config(config, spec, shards, num_envs), config.run
     if agent.learner.planned_updates == 0:
         raise UsageError(
-            f"total_steps={run.total_steps} with warmup_steps={run.warmup_steps} and updates_per_step="
-            f"{run.updates_per_step:g} makes no update: nothing would be learned; use more steps or a shorter warm-up"
+            f"total_steps={run.total_steps} {agent.source.why_none()}: nothing would be learned; use more steps"
             + "".join(f"; {note}" for note in [presets.sentence(config)] if note is not None)
         )
     return agent
 
 
 def _check_same_spaces(mine: EnvSpec, theirs: EnvSpec) -> None:
-    if (mine.layout, mine.action_low, mine.action_high, mine.choices) != (
-        theirs.layout,
-        theirs.action_low,
-        theirs.action_high,
-        theirs.choices,
-    ):
+    if _spaces(mine) != _spaces(theirs):
         raise UsageError(
             f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
             "pass an eval_env with the same spaces"
         )
+
+
+def _spaces(spec: EnvSpec) -> tuple[Any, ...]:
+    return spec.layout, spec.action_low, spec.action_high, spec.choices, spec.branches

@@ -95,6 +95,8 @@ class Runner:
             self._checkpoint()  # so that a run killed at any moment has something to resume from
         try:
             self._loop()
+            if self.processes is not None:
+                self.processes.allow(-1)
             reason = self.stop_reason
             if self.stop():
                 status = "stopped"
@@ -154,7 +156,7 @@ class Runner:
     def _collect(self) -> None:
         """Takes in what there is; in this process that is one step of every environment."""
         if self.processes is not None:
-            most = self.agent.pace.covered(self.progress.updates) + self.run.slack
+            most = self.agent.source.ahead(self.progress.updates)
             self.processes.allow(min(most, self.progress.total_steps - 1))
             idle = self._updates_allowed() == 0
             with self.trace("wait" if idle else "take"):
@@ -187,7 +189,7 @@ class Runner:
     def _due(self) -> int:
         """Updates that belong to the steps taken and are not made yet."""
         progress = self.progress
-        due = self.agent.pace.updates_due(progress.step, progress.updates)
+        due = self.agent.source.due(progress.step, progress.updates)
         return due if progress.total_updates is None else min(due, progress.total_updates - progress.updates)
 
     def _updates_allowed(self) -> int:
@@ -195,8 +197,7 @@ class Runner:
         due, most = self._due(), self.run.max_policy_lag
         if self.processes is None or most is None:
             return due
-        acting = self.processes.oldest_version()
-        return min(due, most, due if acting is None else max(0, acting + most - self.progress.updates))
+        return self.processes.updates_allowed(due, most, self.progress.updates)
 
     def _learn(self) -> bool:
         """Makes the updates that are due; False when asked to stop in between (the rest is made on resume).
@@ -208,8 +209,7 @@ class Runner:
         while (due := self._updates_allowed()) > 0:
             if self.stop():
                 return False
-            count = min(due, UPDATES_BETWEEN_LOOKS)
-            self.agent.learn(count)
+            count = self.agent.learn(min(due, max(UPDATES_BETWEEN_LOOKS, self.agent.source.at_once)))
             progress.updates += count
             self._learned = True
             if self.callbacks is not None:
@@ -244,8 +244,8 @@ class Runner:
             "episodes": progress.episodes,
             "return_100": progress.return_100,
             "length_100": progress.length_100,
-            "replay": len(self.agent.experience),
-            "updates_per_step": self._ratio(),
+            "replay": len(self.agent.source),
+            "updates_per_step": self.agent.source.ratio(self.progress.step, self.progress.updates),
             "policy_lag": self._lag.latest,
             **({} if self.processes is None else self._lag.seconds() | self.processes.numbers()),
             "steps_per_second": progress.steps_per_second,
@@ -258,11 +258,6 @@ class Runner:
                 self.trace.counter(counter, numbers[name])
         with self.trace("log"):
             self.records.log(progress, numbers)
-
-    def _ratio(self) -> float | None:
-        """Updates made per step since the warm-up."""
-        steps = self.progress.step - self.run.warmup_steps
-        return self.progress.updates / steps if steps > 0 else None
 
     def _evaluate(self) -> bool:
         """Has the evaluation episodes played with the weights of this moment, unless these have been already.
@@ -361,7 +356,7 @@ class Runner:
                 "episodes": progress.episodes,
                 "wall_seconds": progress.wall_seconds,
                 "train_return_100": progress.return_100,
-                "updates_per_step": self._ratio(),
+                "updates_per_step": self.agent.source.ratio(self.progress.step, self.progress.updates),
                 "policy_lag": self._lag.summary(),
                 **self._supervision(),
             }

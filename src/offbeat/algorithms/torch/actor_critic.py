@@ -8,9 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.configs import SAC, ActorCritic, OffPolicy
+from offbeat.algorithms.configs import SAC, ActorCritic, Learning
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.networks import MLP, Critics, OwnCritics, OwnNetwork, OwnSampler, own_name, short_name
+from offbeat.algorithms.torch.networks import (
+    MLP,
+    Critics,
+    OwnCritics,
+    OwnNetwork,
+    OwnSampler,
+    Values,
+    WithDeviation,
+    own_name,
+    short_name,
+)
 from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import resolve
@@ -18,10 +28,18 @@ from offbeat.types import EnvSpec
 
 
 def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
-    """Refuses what the algorithm `name` cannot take, and says what can."""
-    if (spec.choices is not None) != discrete:
-        found, others = ("Discrete", "dqn or sac") if spec.choices is not None else ("Box", "sac, redq, td3 or ddpg")
+    """Refuses what the off-policy algorithm `name` cannot take, and says what can."""
+    if spec.branches or (spec.choices is not None) != discrete:
+        found, others = "Box", "sac, redq, td3, ddpg, ppo or appo"
+        if spec.branches:
+            found, others = "MultiBinary or MultiDiscrete", "ppo or appo"
+        elif spec.choices is not None:
+            found, others = "Discrete", "dqn, sac, ppo or appo"
         raise SpaceError(f"{spec.name} has {found} actions, which {name} does not take; use {others}")
+    refuse_images(name, spec)
+
+
+def refuse_images(name: str, spec: EnvSpec) -> None:
     if spec.layout.images:
         image = spec.layout.images[0]
         raise SpaceError(
@@ -31,7 +49,7 @@ def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
         )
 
 
-def network(config: OffPolicy, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
+def network(config: Learning, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
     """A module with its parameters in one vector, its gradients explicit where the settings and the module allow it.
 
     name: what an error calls it.
@@ -39,7 +57,8 @@ def network(config: OffPolicy, name: str, module: nn.Module, device: torch.devic
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise UsageError(f"your {name} has no parameter that could learn; use a module that has some")
     explicit = config.gradients == "auto" and device.type == "cpu"
-    rename = short_name if isinstance(module, MLP | Critics) else own_name
+    inner = module.mlp if isinstance(module, WithDeviation) else module
+    rename = short_name if isinstance(inner, MLP | Critics | Values) else own_name
     return Network(module.to(device, dtype), rename, explicit, config.compile)
 
 
@@ -86,7 +105,8 @@ def zeros(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def refuse_sampler(name: str, actor: Network, takes: str) -> None:
     """For algorithms that never ask a user's actor to sample: what they take from it is its forward's."""
-    if isinstance(actor.module, OwnSampler):
+    inner = actor.module.mlp if isinstance(actor.module, WithDeviation) else actor.module
+    if isinstance(inner, OwnSampler):
         raise UsageError(
             f"your actor has a method sample, which {name} never calls: it takes {takes} from forward; return them "
             "there and remove or rename sample (SAC with Box actions is what calls it)"

@@ -8,6 +8,8 @@ than mu (see `vtrace`), so that both together account for who acted. On policy, 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def policy_loss(
 
     log_prob, behaviour, reference, advantage: (B,), log-probabilities under pi, mu and pi'.
     """
-    ratio = (behaviour - reference).exp().clamp(max=cap) * (log_prob - behaviour).exp()
+    ratio = (log_prob - behaviour + (behaviour - reference).clamp(max=math.log(cap))).exp()
     free, held = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     # Where the clipped one is the smaller, it is constant; w's derivative by log pi is w itself.
     gradient = torch.where(free <= held, free, 0.0) * (-1.0 / len(ratio))
@@ -42,6 +44,10 @@ def value_loss(value: Tensor, target: Tensor, before: Tensor, clip: float | None
     return 0.5 * torch.where(larger, held, error).square().mean(), gradient / len(error)
 
 
-def divergence(ratio: Tensor) -> Tensor:
-    """An estimate of KL(pi' || pi) from samples of pi':  mean (w - 1 - log w),  never negative."""
-    return (ratio - 1.0 - ratio.log()).mean()
+def divergence(log_prob: Tensor, reference: Tensor) -> Tensor:
+    """An estimate of KL(pi' || pi), never negative:  mean (w - 1 - log w)  with  w = pi / pi'.
+
+    It is exact on average for actions of pi'; those of an older policy, where there are such, stand in for them.
+    """
+    difference = log_prob - reference
+    return (difference.expm1() - difference).mean()

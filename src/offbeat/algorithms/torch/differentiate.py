@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.torch.networks import MLP, Critics, Layer
+from offbeat.algorithms.torch.networks import MLP, Critics, Layer, Values, WithDeviation
 
 Tape = Any
 """What `forward` keeps for `backward`; valid until the same network's next `forward`."""
+MOST_SPACES = 16
+"""Work spaces that a network keeps, one for each purpose and number of rows; the oldest gives way."""
 
 
 class Pass(Protocol):
@@ -297,6 +299,8 @@ class ExplicitPass:
     def _space(self, purpose: str, rows: int) -> list[Tensor]:
         """Outputs of all layers for so many rows; shapes (rows, out), or (E, rows, out) when all members have some."""
         if (purpose, rows) not in self._spaces:
+            while len(self._spaces) >= MOST_SPACES:
+                del self._spaces[next(iter(self._spaces))]
             lead = () if self._members is None or purpose.startswith("chosen") else (self._members,)
             self._spaces[purpose, rows] = [_empty(weight, *lead, rows, weight.shape[-1]) for weight in self._weights]
         return self._spaces[purpose, rows]
@@ -305,12 +309,13 @@ class ExplicitPass:
         """Where the gradients of a layer's weight and bias stand in the flat vector."""
         if into is not self._into:
             like = [each for pair in zip(self._weights, self._biases, strict=True) for each in pair]
-            self._into, self._into_views = into, views(into, like)
+            size = sum(each.numel() for each in like)  # what else the module learns stands in front
+            self._into, self._into_views = into, views(into[len(into) - size :], like)
         return self._into_views[2 * layer], self._into_views[2 * layer + 1]
 
 
 def _mlp_of(module: nn.Module) -> MLP | None:
-    inner = module.mlp if isinstance(module, Critics) else module
+    inner = module.mlp if isinstance(module, Critics | Values | WithDeviation) else module
     return inner if isinstance(inner, MLP) else None
 
 

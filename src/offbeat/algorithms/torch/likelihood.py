@@ -8,6 +8,8 @@ its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -16,8 +18,8 @@ from torch.nn import functional
 
 Saved = Any
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-_INSIDE = 1.0 - 1e-6
-"""Squashed actions are taken back to before their tanh from no nearer to the bounds than this."""
+_INSIDE = 1.0 - 2.0**-20
+"""Squashed actions are taken back to before their tanh from no nearer to the bounds than this; exact in float32."""
 
 
 class Head(Protocol):
@@ -51,7 +53,8 @@ class Gaussian:
         score = (drawn - mean) * (-log_std).exp()
         log_prob = -(0.5 * score.square() + log_std + _HALF_LOG_TAU).sum(-1)
         if self.squashed:
-            log_prob = log_prob - torch.log1p(-inside.square()).sum(-1)
+            # Not 1 - a^2, whose rounding in float32 is a hundredth of it near the bounds.
+            log_prob = log_prob - torch.log((1.0 - inside) * (1.0 + inside)).sum(-1)
         return log_prob, (log_std + (0.5 + _HALF_LOG_TAU)).sum(-1), (score, log_std, own)
 
     def gradient(self, saved: Saved, d_log_prob: Tensor, d_entropy: float) -> tuple[Tensor, Tensor]:
@@ -76,3 +79,51 @@ class Categorical:
         log_probs, probs, index, entropy = saved
         d_out = -probs * (d_log_prob.unsqueeze(-1) + d_entropy * (log_probs + entropy.unsqueeze(-1)))
         return d_out.scatter_add_(1, index, d_log_prob.unsqueeze(1)), d_out.new_zeros(0)
+
+
+class MultiCategorical:
+    """A independent choices, the first among branches[0] actions and so on; out (B, sum of branches): logits.
+
+    action (B, A): their indices.
+    """
+
+    def __init__(self, branches: Sequence[int]) -> None:
+        self._branches, self._shape = tuple(branches), (len(branches), max(branches))
+        self._even = min(branches) == max(branches)
+
+    def __call__(self, out: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Saved]:
+        log_probs = functional.log_softmax(self._padded(out), -1)  # (B, A, C)
+        probs, index = log_probs.exp(), action.long().unsqueeze(-1)
+        log_prob = log_probs.gather(2, index).squeeze(-1).sum(-1)
+        log_probs = torch.where(probs > 0.0, log_probs, 0.0)  # where a branch has fewer than C choices, 0 log 0 is 0
+        entropy = -(probs * log_probs).sum(-1, keepdim=True)
+        return log_prob, entropy.sum((1, 2)), (log_probs, probs, index, entropy)
+
+    def gradient(self, saved: Saved, d_log_prob: Tensor, d_entropy: float) -> tuple[Tensor, Tensor]:
+        """As for one choice, in each branch."""
+        log_probs, probs, index, entropy = saved
+        d_log_prob = d_log_prob.reshape(-1, 1, 1)
+        d_out = -probs * (d_log_prob + d_entropy * (log_probs + entropy))
+        d_out.scatter_add_(2, index, d_log_prob.expand_as(index))
+        return self._unpadded(d_out), d_out.new_zeros(0)
+
+    def _padded(self, out: Tensor) -> Tensor:
+        """(B, sum of branches) to (B, A, C), -inf where a branch has fewer than C choices."""
+        if self._even:
+            return out.unflatten(1, self._shape)
+        empty = out.new_full((len(out), math.prod(self._shape)), -math.inf)
+        return empty.index_copy(1, _places(self._branches, out.device), out).unflatten(1, self._shape)
+
+    def _unpadded(self, padded: Tensor) -> Tensor:
+        """The inverse of `_padded`."""
+        flat = padded.flatten(1)
+        return flat if self._even else flat.index_select(1, _places(self._branches, flat.device))
+
+
+@cache
+def _places(branches: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where each logit stands once all branches are as wide as the widest: (sum of branches,)."""
+    wide = max(branches)
+    places = [branch * wide + choice for branch, size in enumerate(branches) for choice in range(size)]
+    with torch.inference_mode(False):  # it is kept for whoever comes next, who may need autograd
+        return torch.tensor(places, device=device)

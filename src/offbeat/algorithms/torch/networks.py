@@ -117,6 +117,61 @@ class Critics(nn.Module):
         return out.squeeze(2) if self.scalar else out
 
 
+class Values(nn.Module):
+    """The critic of states, V over observation and privileged state: -> (B, 1)."""
+
+    def __init__(self, spec: EnvSpec, hidden: Sequence[int], **settings: Any) -> None:
+        super().__init__()
+        self.mlp = MLP((spec.observation_size + spec.state_size, *hidden, 1), **settings)
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        out: Tensor = self.mlp(torch.cat(parts, 1))
+        return out
+
+
+class OwnValues(nn.Module):
+    """A user's critic of states, (obs[, privileged state]) -> (B,) or (B, 1): -> (B, 1)."""
+
+    def __init__(self, own: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, obs: Tensor, state: Tensor) -> Tensor:
+        value = self.own(obs, state) if state.shape[1] else self.own(obs)
+        if not isinstance(value, Tensor) or value.numel() != len(obs):
+            gave = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise UsageError(f"your critic gave {gave} for a batch of {len(obs)}; return one value per row")
+        return value.reshape(-1, 1)
+
+
+class WithDeviation(nn.Module):
+    """An actor of means and, beside it, the log standard deviation (A,) of its actions, which nothing else decides.
+
+    Its own output is the actor's alone; in the network's flat vector, the deviation stands in front.
+    """
+
+    def __init__(self, actor: nn.Module, log_std: Tensor) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(log_std)
+        self.mlp = actor
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.mlp(obs)
+        return out
+
+
+def make_orthogonal(mlp: MLP, rng: np.random.Generator, last: float) -> MLP:
+    """Weights with orthonormal rows or columns, times sqrt 2, or `last` in the last layer; biases of 0."""
+    for index, layer in enumerate(layer for layer in mlp.layers if isinstance(layer, Layer)):
+        gain = last if index == len(mlp.layers) - 1 else math.sqrt(2.0)
+        rows, columns = layer.weight.shape
+        square, triangle = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+        square = square * np.sign(np.diag(triangle))  # else the signs would not be even
+        layer.weight.data = torch.from_numpy(gain * (square if rows >= columns else square.T)).contiguous()
+        layer.bias.data = torch.zeros_like(layer.bias)
+    return mlp
+
+
 class OwnCritics(nn.Module):
     """E critic modules of the user's, each (obs, action[, privileged state]) -> (B,) or (B, 1).
 
@@ -166,7 +221,7 @@ class OwnSampler(nn.Module):
 
 def own_name(name: str) -> str:
     """A parameter of a user's own module, as the user named it."""
-    return name.removeprefix("own.")
+    return name.removeprefix("mlp.").removeprefix("own.")
 
 
 def short_name(name: str) -> str:

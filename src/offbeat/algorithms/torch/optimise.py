@@ -1,15 +1,26 @@
-"""Adam on flat vectors, and the one seam through which every gradient reaches a parameter."""
+"""Optimisers on flat vectors, and the one seam through which every gradient reaches a parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
+class Optimiser(Protocol):
+    """What learns one flat vector. Its tensors, by name, are all that it remembers."""
+
+    def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None: ...
+
+    def named(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
 class Adam:
     """Adam's state for one flat vector; the step itself is torch's fused kernel."""
+
+    decay = 0.0
 
     def __init__(self, flat: Tensor) -> None:
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
@@ -17,7 +28,8 @@ class Adam:
 
     def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
         self.steps += 1
-        torch._fused_adam_(
+        fused = torch._fused_adamw_ if self.decay else torch._fused_adam_
+        fused(
             [flat],
             [gradient],
             [self.mean],
@@ -27,7 +39,7 @@ class Adam:
             lr=rate,
             beta1=0.9,
             beta2=0.999,
-            weight_decay=0.0,
+            weight_decay=self.decay,
             eps=1e-8,
             amsgrad=False,
             maximize=False,
@@ -37,8 +49,54 @@ class Adam:
         yield from (("mean", self.mean), ("square", self.square), ("steps", self.steps))
 
 
-def apply(flat: Tensor, gradient: Tensor, optimiser: Adam, rate: float, max_norm: float | None = None) -> None:
+class AdamW(Adam):
+    """Adam with parameters that shrink by 1% of the rate in each step (Loshchilov & Hutter 2019)."""
+
+    decay = 0.01
+
+
+class RMSProp:
+    """Steps in units of the gradient's running root mean square."""
+
+    def __init__(self, flat: Tensor) -> None:
+        self.square = torch.zeros_like(flat)
+
+    def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
+        self.square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+        flat.addcdiv_(gradient, self.square.sqrt().add_(1e-8), value=-rate)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        yield "square", self.square
+
+
+class SGD:
+    """Plain gradient descent."""
+
+    def __init__(self, flat: Tensor) -> None: ...
+
+    def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
+        flat.sub_(gradient, alpha=rate)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+
+OPTIMISERS: dict[str, type[Adam | RMSProp | SGD]] = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSProp, "sgd": SGD}
+
+
+def apply(flat: Tensor, gradient: Tensor, optimiser: Optimiser, rate: float, max_norm: float | None = None) -> None:
     """One optimiser step on a flat vector: clips the gradient's norm where asked, then steps at `rate`."""
+    apply_jointly([(flat, gradient, optimiser)], rate, max_norm)
+
+
+def apply_jointly(
+    parts: Sequence[tuple[Tensor, Tensor, Optimiser]], rate: float, max_norm: float | None = None
+) -> None:
+    """As `apply`, on several vectors whose gradients are clipped by the norm of all together."""
     if max_norm is not None:
-        gradient = gradient * (max_norm / (gradient.norm() + 1e-6)).clamp(max=1.0)
-    optimiser.step(flat, gradient, rate)
+        norms = [gradient.norm() for _, gradient, _ in parts]
+        norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        parts = [(flat, gradient * factor, optimiser) for flat, gradient, optimiser in parts]
+    for flat, gradient, optimiser in parts:
+        optimiser.step(flat, gradient, rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +38,16 @@ def vtrace(
     rho = (target_log_prob - behaviour_log_prob).exp()
     td = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     own, trace, ended = rho.clamp(max=rho_bar) * td, gamma * lambda_ * rho.clamp(max=c_bar), terminated | truncated
-    error, errors = torch.zeros_like(td[0]), []  # v' - V(s'), from the last row up
-    for own_row, trace_row, ended_row in zip(own.flip(0), trace.flip(0), ended.flip(0), strict=True):
-        # Filled, not multiplied by 0: not even a NaN passes from one episode to another.
-        errors.append(error.masked_fill(ended_row, 0.0))
-        error = torch.addcmul(own_row, trace_row, errors[-1])
-    later = torch.stack(errors).flip(0)
+    later = _carried(own, trace, ended)
     return value + own + trace * later, rho.clamp(max=pg_rho_bar) * (td + gamma * lambda_ * later)
+
+
+def _carried(own: Tensor, trace: Tensor, ended: Tensor) -> Tensor:
+    """v' - V(s') of each row (T, N): row by row from the last up, in NumPy, whose small steps cost least."""
+    own_rows, trace_rows, ended_rows = (each.cpu().numpy() for each in (own, trace, ended))
+    later = np.zeros_like(own_rows)
+    for row in range(len(own_rows) - 1, 0, -1):
+        np.multiply(trace_rows[row], later[row], out=later[row - 1])
+        later[row - 1] += own_rows[row]
+        later[row - 1][ended_rows[row - 1]] = 0.0  # filled, not multiplied: not even a NaN passes between episodes
+    return torch.from_numpy(later).to(own.device)

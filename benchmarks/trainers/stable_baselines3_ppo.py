@@ -1,0 +1,111 @@
+"""Stable-Baselines3's PPO by `learn`, environments in its own process, observations and rewards normalised."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import stable_baselines3
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
+
+from trainers.on_policy import ENVIRONMENTS, EPOCHS, GAMMA, HIDDEN, LAMBDA, MINIBATCH, RATE, ROLLOUT_STEPS
+
+# RL Baselines3 Zoo, hyperparams/ppo.yml, HalfCheetah; one environment, `normalize: true`.
+ZOO: dict[str, Any] = {
+    "n_steps": 512,
+    "batch_size": 64,
+    "n_epochs": 20,
+    "gamma": 0.98,
+    "gae_lambda": 0.92,
+    "learning_rate": 2.0633e-05,
+    "clip_range": 0.1,
+    "ent_coef": 0.000401762,
+    "vf_coef": 0.58096,
+    "max_grad_norm": 0.8,
+}
+ZOO_POLICY: dict[str, Any] = {
+    "log_std_init": -2,
+    "ortho_init": False,
+    "activation_fn": torch.nn.ReLU,
+    "net_arch": {"pi": [256, 256], "vf": [256, 256]},
+}
+
+
+class _Clock(BaseCallback):
+    """Notes when the steps `first` and `last` are made."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self._awaited = {first, last}
+        self.seen: dict[int, float] = {}
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps in self._awaited:
+            self.seen[self.num_timesteps] = time.perf_counter()
+        return True
+
+
+class Contestant:
+    """learner_threads: torch's threads, where they are not as many as the cores."""
+
+    def __init__(self, threads: int, learner_threads: int | None = None) -> None:
+        torch.set_num_threads(learner_threads or threads)
+        self.versions = {"stable-baselines3": stable_baselines3.__version__, "torch": torch.__version__}
+        self.setting = (
+            f"`PPO(...).learn`, DummyVecEnv and VecNormalize, n_steps {ROLLOUT_STEPS}, batch_size {MINIBATCH}, "
+            f"torch's threads {torch.get_num_threads()}"
+        )
+
+    def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
+        """Over the steps from `first` to `last`, both the last of a rollout: as many turns as rollouts between them."""
+        rows = ROLLOUT_STEPS * ENVIRONMENTS
+        if first % rows or last % rows:
+            raise ValueError(f"steps {first} to {last} are not whole rollouts; use multiples of {rows}")
+        env = VecNormalize(make_vec_env(environment, ENVIRONMENTS, seed=seed), gamma=GAMMA)
+        model = PPO(
+            "MlpPolicy",
+            env,
+            n_steps=ROLLOUT_STEPS,
+            batch_size=MINIBATCH,
+            n_epochs=EPOCHS,
+            gamma=GAMMA,
+            gae_lambda=LAMBDA,
+            learning_rate=RATE,
+            policy_kwargs={"net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}},
+            device="cpu",
+            seed=seed,
+        )
+        clock = _Clock(first, last)
+        model.learn(last, callback=clock)
+        env.close()
+        return (last - first) / (clock.seen[last] - clock.seen[first])
+
+    def learned(self, environment: str, steps: int, seed: int, episodes: int, path: str) -> dict[str, Any]:
+        """A run by RL Zoo's settings, kept at `path` when it is whole: returns, time, settings."""
+        file = Path(path) / "result.json"
+        if not file.exists():
+            env = VecNormalize(make_vec_env(environment, 1, seed=seed), gamma=ZOO["gamma"])
+            model = PPO("MlpPolicy", env, **ZOO, policy_kwargs=ZOO_POLICY, device="cpu", seed=seed)
+            start = time.perf_counter()
+            model.learn(steps)
+            seconds = time.perf_counter() - start
+            playing = VecNormalize(make_vec_env(environment, 1, seed=10_000 + seed), training=False, norm_reward=False)
+            sync_envs_normalization(env, playing)
+            returns, _ = evaluate_policy(
+                model, playing, episodes, deterministic=True, return_episode_rewards=True, warn=False
+            )
+            settings = {"n_envs": 1, **ZOO, "policy_kwargs": ZOO_POLICY | {"activation_fn": "ReLU"}}
+            found = {"returns": [float(each) for each in returns], "wall_seconds": seconds, "settings": settings}
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(found, indent=1) + "\n")
+            part.replace(file)  # a result that is there is whole
+        result: dict[str, Any] = json.loads(file.read_text())
+        return result
