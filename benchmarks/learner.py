@@ -29,7 +29,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "dqn": {"algorithm": "dqn", **SMALL},
 }
 THREADS = {"small": [1, 2], "large": [2], "td3": [1, 2], "dqn": [1, 2]}
-FOR_SAC_ONLY = {"stable-baselines3 fused", "skrl", "plain script", FLOOR}
+ALL = {entry.name for entry in ENTRIES}
+ENTERS = {
+    "sac": ALL,
+    "td3": {"offbeat", "stable-baselines3", "sbx", FLOOR},
+    "dqn": {"offbeat", "stable-baselines3", "sbx"},
+}
+"""Who has which algorithm."""
 
 
 def title(shape: str, threads: int) -> str:
@@ -42,8 +48,7 @@ def run_case(shape: str, threads: int, entries: list[Entry], options: argparse.N
     def measure(worker: Worker) -> float:
         return UPDATES_PER_CALL * worker.rate(options.seconds, "learn", UPDATES_PER_CALL)
 
-    if SHAPES[shape]["algorithm"] != "sac":
-        entries = [entry for entry in entries if entry.name not in FOR_SAC_ONLY]
+    entries = [entry for entry in entries if entry.name in ENTERS[SHAPES[shape]["algorithm"]]]
     with workers(entries, threads, shape=SHAPES[shape], capacity=options.capacity) as contestants:
         for worker in contestants:
             worker.call("learn", UPDATES_PER_CALL)  # compiles, and fills caches and allocators

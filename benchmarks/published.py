@@ -45,7 +45,7 @@ TASKS = (
     Task("dqn", "Acrobot-v1", 100_000, -100, "-76.6 (RL Zoo, one run)"),
     Task("ppo", "CartPole-v1", 100_000, 475, "500 (RL Zoo, one run)"),
     Task("appo", "CartPole-v1", 100_000, 475, "500 (RL Zoo's PPO, one run)"),
-    Task("ppo", "Pendulum-v1", 200_000, -250, "-172 ± 104 at 100,000 (RL Zoo, one run)"),
+    Task("ppo", "Pendulum-v1", 200_000, -250, "-172 at 100,000 (RL Zoo, one run)"),
     Task("sac", "Pendulum-v1", 10_000, -200, "-157 ± 89 at 20,000 (RL Zoo, one run)"),
     Task("td3", "Pendulum-v1", 20_000, -200, "-152 ± 90 (RL Zoo, one run)"),
     Task("ddpg", "Pendulum-v1", 20_000, -200, "-152 ± 94 (RL Zoo, one run)"),

@@ -1,4 +1,4 @@
-"""The floor: the matrix products of one SAC update at their own shapes, back to back, and nothing else.
+"""The floor: the matrix products of one update at their own shapes, back to back, and nothing else.
 
 A bound for whoever makes these products, and not for smaller ones over blocks of rows that stay in the cache.
 Every product writes to memory that is there already. The two critics are either one batched product or two plain ones,
@@ -19,11 +19,13 @@ CRITICS = 2
 _TRIAL_SECONDS = 0.05
 
 
-def products(shape: dict[str, Any]) -> Iterator[tuple[int, int, int, int, str]]:
-    """(members, rows, inner, columns, which is transposed) of every product of one update.
+Product = tuple[int, int, int, int, str]
+"""(members, rows, inner, columns, which is transposed): forward products are (B, in) x (in, out), weight gradients
+(in, B) x (B, out), input gradients (B, out) x (out, in)."""
 
-    Forward products are (B, in) x (in, out), weight gradients (in, B) x (B, out), input gradients (B, out) x (out, in).
-    """
+
+def sac(shape: dict[str, Any]) -> Iterator[Product]:
+    """Every product of one update of SAC."""
     observation, action, batch = shape["observation"], shape["action"], shape["batch"]
     actor = list(itertools.pairwise([observation, *shape["hidden"], 2 * action]))
     critic = list(itertools.pairwise([observation + action, *shape["hidden"], 1]))
@@ -41,6 +43,29 @@ def products(shape: dict[str, Any]) -> Iterator[tuple[int, int, int, int, str]]:
     yield CRITICS, batch, critic[0][1], action, "right"
     for into, out in critic[1:]:
         yield CRITICS, batch, out, into, "right"
+
+
+def td3(shape: dict[str, Any], actor_learns: bool) -> Iterator[Product]:
+    """Every product of one update of TD3, whose actor learns in every second."""
+    observation, action, batch = shape["observation"], shape["action"], shape["batch"]
+    actor = list(itertools.pairwise([observation, *shape["hidden"], action]))
+    critic = list(itertools.pairwise([observation + action, *shape["hidden"], 1]))
+    # The target's action and its values, and the critics.
+    forward = [(1, layer) for layer in actor] + [(CRITICS, layer) for layer in critic * 2]
+    backward = [(CRITICS, critic)]
+    if actor_learns:  # forward through the first critic, too, and back through it to the action
+        forward += [(1, layer) for layer in actor + critic]
+        backward += [(1, actor)]
+        yield 1, batch, critic[0][1], action, "right"
+        for into, out in critic[1:]:
+            yield 1, batch, out, into, "right"
+    for members, (into, out) in forward:
+        yield members, batch, into, out, ""
+    for members, layers in backward:
+        for into, out in layers:
+            yield members, into, batch, out, "left"
+        for into, out in layers[1:]:
+            yield members, batch, out, into, "right"
 
 
 def _ready(members: int, rows: int, inner: int, columns: int, transposed: str) -> Callable[[], object]:
@@ -68,10 +93,11 @@ class Contestant:
         torch.set_num_threads(threads)
         self.versions = {"torch": torch.__version__}
         self.setting = "no sampling, no activation, no optimiser"
-        self._calls = [_ready(*product) for product in products(shape)]
+        lists = [sac(shape)] if shape["algorithm"] == "sac" else [td3(shape, False), td3(shape, True)]
+        self._calls = [[_ready(*product) for product in each] for each in lists]
 
     def learn(self, updates: int) -> None:
         with torch.inference_mode():
-            for _ in range(updates):
-                for call in self._calls:
+            for update in range(updates):
+                for call in self._calls[update % len(self._calls)]:
                     call()

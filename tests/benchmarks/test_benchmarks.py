@@ -179,15 +179,24 @@ def test_rounds_are_interleaved_and_ratios_taken_within_each() -> None:
 
 @pytest.mark.usefixtures("on_the_benchmarks_path")
 def test_the_floor_holds_the_products_of_one_update() -> None:
-    from learners.products import products
+    from learners.products import sac, td3
 
     shape = {"observation": 17, "action": 6, "hidden": [256, 256], "batch": 256}
-    counted = sum(members * rows * inner * columns for members, rows, inner, columns, _ in products(shape))
+
+    def counted(products: Any) -> int:
+        return sum(members * rows * inner * columns for members, rows, inner, columns, _ in products)
+
     weights = {"actor": 17 * 256 + 256 * 256 + 256 * 12, "critic": 23 * 256 + 256 * 256 + 256}
     inner = {"actor": weights["actor"] - 17 * 256, "critic": weights["critic"] - 23 * 256}
     actor = 2 * weights["actor"] + weights["actor"] + inner["actor"]  # both observations, gradients of weights, inputs
     critics = 2 * (3 * weights["critic"] + weights["critic"] + inner["critic"] + inner["critic"] + 256 * 6)
-    assert counted == 256 * (actor + critics)
+    assert counted(sac(shape)) == 256 * (actor + critics)
+    # TD3: the target's action and values, the critics; and, in every second update, the actor through one critic.
+    plain = weights["actor"] - 256 * 6  # means alone
+    often = plain + 2 * (2 * weights["critic"] + weights["critic"] + inner["critic"])
+    seldom = plain + weights["critic"] + inner["critic"] + 256 * 6 + plain + plain - 17 * 256
+    assert counted(td3(shape, False)) == 256 * often
+    assert counted(td3(shape, True)) == 256 * (often + seldom)
 
 
 @pytest.mark.usefixtures("on_the_benchmarks_path")
