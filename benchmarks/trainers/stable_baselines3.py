@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import stable_baselines3
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 
+from trainers.clock import Clock
 from trainers.task import BATCH, HIDDEN, WARMUP_STEPS, episode_returns
-
-
-class _Clock(BaseCallback):
-    """Notes when the steps `first` and `last` are made."""
-
-    def __init__(self, first: int, last: int) -> None:
-        super().__init__()
-        self._awaited = {first, last}
-        self.seen: dict[int, float] = {}
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps in self._awaited:
-            self.seen[self.num_timesteps] = time.perf_counter()
-        return True
 
 
 class Contestant:
@@ -49,7 +34,7 @@ class Contestant:
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
         """Over the steps from `first` to `last`."""
-        clock = _Clock(first, last)
+        clock = Clock(first, last)
         self._model(environment, seed).learn(last, callback=clock)
         return (last - first) / (clock.seen[last] - clock.seen[first])
 

@@ -10,11 +10,11 @@ from typing import Any
 import stable_baselines3
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
 
+from trainers.clock import Clock
 from trainers.on_policy import ENVIRONMENTS, EPOCHS, GAMMA, HIDDEN, LAMBDA, MINIBATCH, RATE, ROLLOUT_STEPS
 
 # RL Baselines3 Zoo, hyperparams/ppo.yml, HalfCheetah; one environment, `normalize: true`.
@@ -36,20 +36,6 @@ ZOO_POLICY: dict[str, Any] = {
     "activation_fn": torch.nn.ReLU,
     "net_arch": {"pi": [256, 256], "vf": [256, 256]},
 }
-
-
-class _Clock(BaseCallback):
-    """Notes when the steps `first` and `last` are made."""
-
-    def __init__(self, first: int, last: int) -> None:
-        super().__init__()
-        self._awaited = {first, last}
-        self.seen: dict[int, float] = {}
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps in self._awaited:
-            self.seen[self.num_timesteps] = time.perf_counter()
-        return True
 
 
 class Contestant:
@@ -82,7 +68,7 @@ class Contestant:
             device="cpu",
             seed=seed,
         )
-        clock = _Clock(first, last)
+        clock = Clock(first, last)
         model.learn(last, callback=clock)
         env.close()
         return (last - first) / (clock.seen[last] - clock.seen[first])

@@ -207,7 +207,7 @@ def test_what_an_environment_has_started_ends_with_its_collector(tmp_path: Path)
     helpers = [pid for pid, parent in pairs if parent != os.getpid()]
     assert len(helpers) == 4  # two environments, in the collector and in the one after it
     assert result.status == "finished"
-    assert not any(_alive(pid) for pid in helpers)
+    assert not any(alive(pid) for pid in helpers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -240,12 +240,7 @@ def test_nothing_survives_a_killed_parent_and_the_run_goes_on(tmp_path: Path) ->
         pids = set(processes_of(tmp_path / "run").values())
         time.sleep(chance.uniform(0, 1.5))
         pids |= set(processes_of(tmp_path / "run").values())
-        run.kill()
-        run.wait()
-        until = time.monotonic() + 5
-        while (left := [pid for pid in pids if pid and _alive(pid)]) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not left, "processes survive their parent"
+        kill_and_look(run, pids)
         assert set(os.listdir("/dev/shm")) <= shared
         line = [sys.executable, "-m", "offbeat", "resume", str(tmp_path / "run"), "--quiet"]
     step = Checkpoints(tmp_path / "run").load("latest").values["progress"]["step"]
@@ -255,7 +250,17 @@ def test_nothing_survives_a_killed_parent_and_the_run_goes_on(tmp_path: Path) ->
     assert found["updates"] == found["env_steps"] - 50
 
 
-def _alive(pid: int) -> bool:
+def kill_and_look(run: subprocess.Popen[str], pids: set[int]) -> None:
+    """The parent is killed, and within five seconds nobody is left."""
+    run.kill()
+    run.wait()
+    until = time.monotonic() + 5
+    while (left := [pid for pid in pids if pid and alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left, "processes survive their parent"
+
+
+def alive(pid: int) -> bool:
     """A zombie is not: nobody has asked for its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -293,7 +298,7 @@ def test_a_wish_to_stop_is_heard_within_ten_seconds(signals: list[int], tmp_path
             time.sleep(0.3)
         run.wait(10)
         assert time.monotonic() - begun < 10
-    assert not any(_alive(pid) for pid in pids.values() if pid)
+    assert not any(alive(pid) for pid in pids.values() if pid)
     if len(signals) == 1:
         assert run.returncode == 0
         assert summary(tmp_path / "run")["status"] == "stopped"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_asynchronous import Slow, summary
-from test_asynchronous_faults import FAULTY, _alive, log_of, processes_of
+from test_asynchronous_faults import FAULTY, alive, kill_and_look, log_of, processes_of
 
 import offbeat
 import soak
@@ -278,16 +278,11 @@ def test_killed_collectors_and_parents_end_no_run(tmp_path: Path) -> None:
             pids = processes_of(tmp_path / "run")
             time.sleep(chance.uniform(0, 0.5))
             victim = pids[f"collector {chance.randrange(2)}"]
-            if victim and _alive(victim):
+            if victim and alive(victim):
                 os.kill(victim, signal.SIGKILL)
         assert run.poll() is None, run.communicate()
         everybody = set(processes_of(tmp_path / "run").values())
-        run.kill()
-        run.wait()
-        until = time.monotonic() + 5
-        while (left := [pid for pid in everybody if pid and _alive(pid)]) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not left, "processes survive their parent"
+        kill_and_look(run, everybody)
         assert set(os.listdir("/dev/shm")) <= shared
         line = [sys.executable, "-m", "offbeat", "resume", str(tmp_path / "run"), "--quiet"]
     saved = Checkpoints(tmp_path / "run").load("latest").values["progress"]["step"]

@@ -28,7 +28,7 @@ VERSIONS_REMEMBERED = 10_000
 
 
 @dataclass
-class Place:
+class Place(ABC):
     """What stays when a collector process ends and another takes its place.
 
     store: the shared memory that it writes into, laid out as `plan` says. began: what `committed` was when the process
@@ -48,9 +48,9 @@ class Place:
     child: Child = field(init=False)
 
     @property
+    @abstractmethod
     def committed(self) -> int:
         """What was written and counts, in rows or rollouts."""
-        raise NotImplementedError
 
     @property
     def memories(self) -> tuple[Memory, Memory]:

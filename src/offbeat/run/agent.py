@@ -183,7 +183,11 @@ class Agent:
         self._check(columns)
         if isinstance(self.source, FromRollouts):
             columns |= self._as_acted(columns["action"], envs, self.source)
-        ended = terminated | truncated
+        self._count(envs, terminated | truncated)
+        self.add(Chunk(columns, sequence=self.steps))
+
+    def _count(self, envs: Array, ended: Array) -> None:
+        """One step of these environments; where an episode ended, memory begins afresh."""
         self._counts[0, envs] += ended
         self._counts[1, envs] = np.where(ended, 0, self._counts[1, envs] + 1)
         if ended.any() and self._carry.size:
@@ -191,7 +195,6 @@ class Agent:
             begun = [env for env in envs[ended] if env < len(fresh)]
             self._carry = self._carry.copy()
             self._carry[begun] = fresh[begun]
-        self.add(Chunk(columns, sequence=self.steps))
 
     def _as_acted(self, action: Array, envs: Array, source: FromRollouts) -> dict[str, Array]:
         """The action that was drawn, which the bounds may have clipped, and how likely it was."""

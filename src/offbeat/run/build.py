@@ -196,19 +196,23 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
             recording.trace,
         )
 
-    care: dict[str, Any] = {"hang_seconds": run.hang_seconds, "most_deaths": run.max_crashes}
-    collector: Processes[Any]
-    if isinstance(agent.source, FromRollouts):
-        source, queues = agent.source, [place for place in places if isinstance(place, QueuePlace)]
-        asks: dict[str, Any] = {"wants": source.wants, "oldest": source.oldest, "hold": source.hold}
-        synchronous = not isinstance(config.learner, APPO)
-        collector = RolloutProcesses(queues, collect, synchronous=synchronous, **asks, **care)
-    else:
-        shards = [place for place in places if isinstance(place, ShardPlace)]
-        ahead, synchronous = run.collect_ahead, run.slack == 0
-        collector = ShardProcesses(shards, collect, collect_ahead=ahead, synchronous=synchronous, **care)
+    collector = _processes(agent, places, collect)
     evaluator = ProcessEvaluator(evaluate, run.max_crashes, run.hang_seconds)
     return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording)
+
+
+def _processes(
+    agent: Agent, places: Sequence[Place], collect: Callable[[Place, Memory, Layout], Job]
+) -> Processes[Any]:
+    """Whoever keeps the collectors in these places alive and hears of what they write."""
+    run, source = agent.config.run, agent.source
+    care: dict[str, Any] = {"hang_seconds": run.hang_seconds, "most_deaths": run.max_crashes}
+    if isinstance(source, FromRollouts):
+        queues = [place for place in places if isinstance(place, QueuePlace)]
+        asks: dict[str, Any] = {"wants": source.wants, "oldest": source.oldest, "hold": source.hold}
+        return RolloutProcesses(queues, collect, synchronous=not isinstance(agent.config.learner, APPO), **asks, **care)
+    shards = [place for place in places if isinstance(place, ShardPlace)]
+    return ShardProcesses(shards, collect, collect_ahead=run.collect_ahead, synchronous=run.slack == 0, **care)
 
 
 def _places(config: Config, spec: EnvSpec) -> Sequence[Place]:
