@@ -368,6 +368,8 @@ def markdown() -> str:
     ]
     for title, owner in {"run": Run, **ALGORITHMS}.items():
         lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]
+        if without := getattr(owner, "without", ()):
+            lines += [f"It has none of these settings of a run: {', '.join(f'`{name}`' for name in without)}.", ""]
         lines += ["| setting | value | default | range | meaning |", "|---|---|---|---|---|"]
         lines += ["| " + " | ".join(_row(each)) + " |" for each in settings_of(owner)]
     return "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from offbeat.ranges import check_ranges, setting
 
 @dataclass(frozen=True)
 class Run:
-    """Where, how long and how a run trains; the same for every algorithm."""
+    """Where, how long and how a run trains; the same for every algorithm that does not say otherwise."""
 
     env: str = setting("", "Gymnasium id, or module:factory.")
     env_kwargs: Mapping[str, Any] = setting({}, "Arguments for the environment, as key=value.")
