@@ -154,7 +154,7 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
             name,
             f"{statistics.mean(means[name]):,.0f}",
             ", ".join(f"{mean:,.0f}" for mean in means[name]),
-            f"{statistics.mean(run['wall_seconds'] for run in each) / 60:.1f}",
+            f"{statistics.median(run['wall_seconds'] for run in each) / 60:.1f}",
         ]
         for name, each in runs.items()
     ]
@@ -162,7 +162,7 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
         f"{machine.sentence(where)}. {options.environment}, {options.learning_steps:,} steps, final policy, "
         f"{EPISODES} deterministic episodes per seed. Offbeat's runs have both cores, with 2 collectors; of "
         "Stable-Baselines3's two share them, a thread each.",
-        report.table(["", "mean return", "by seed", "minutes each"], lines),
+        report.table(["", "mean return", "by seed", "minutes each, median"], lines),
     ]
     if len(means) == len(AT_ONCE):
         ours, theirs = means["offbeat"], means["stable-baselines3"]
