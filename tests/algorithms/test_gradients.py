@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,35 @@ def test_stacked_critics_gradient_equals_autograd(activation: str, members: int,
     torch.testing.assert_close(*actions, **EXACT)
     torch.testing.assert_close(*chosen, **EXACT)
     torch.testing.assert_close(explicit.gradient, autograd.gradient, **EXACT)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("members", [1, 3])
+def test_fitting_is_forward_and_backward_in_one(explicit: bool, members: int) -> None:
+    settings = {"activation": "relu", "layer_norm": False, "rng": np.random.default_rng(1)}
+    network = Network(Critics(vector_spec(5, 2), members, (16, 8), **settings).double(), explicit=explicit)
+    parts, others = ((_normal(7, 5, seed=each), _normal(7, 0), _normal(7, 2, seed=each)) for each in (0, 1))
+    target, copied = _normal(7, seed=2), network.copy()
+    out, tape = network.forward(*parts)
+    expected = out.clone()
+    copied(*others)  # works in the same space, and leaves the tape alone
+    copied.fit(others, lambda q: q - target)
+    network.backward(tape, (expected - target) * 0.5)
+    gradient = network.gradient.clone()
+    network.gradient.fill_(7.0)
+    torch.testing.assert_close(network.fit(parts, lambda q: (q - target) * 0.5), expected, **EXACT)
+    torch.testing.assert_close(network.gradient, gradient, **EXACT)
+    network.fit(parts, lambda q: (q - target) * 0.5, add=True)
+    torch.testing.assert_close(network.gradient, 2 * gradient, **EXACT)
 
 
 @pytest.mark.parametrize("explicit", [True, False])

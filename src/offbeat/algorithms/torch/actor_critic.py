@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs import SAC, ActorCritic, Learning
-from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.differentiate import Gradient, Network
 from offbeat.algorithms.torch.networks import (
     MLP,
     Critics,
@@ -125,3 +125,8 @@ def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | 
         raise UsageError(f"your {name} returned a {type(out).__name__}: {rule}")
     if width is not None and out.shape != (2, width):
         raise UsageError(f"your {name} gave {tuple(out.shape)} for 2 rows: {rule}")
+
+
+def towards(target: Tensor, factor: float) -> Gradient:
+    """The gradient of  factor / 2 * sum (Q - target)^2  at values Q; target (B,)."""
+    return lambda q: (q - target) * factor

@@ -19,6 +19,8 @@ from offbeat.algorithms.torch.networks import MLP, Critics, Layer, Values, WithD
 
 Tape = Any
 """What `forward` keeps for `backward`; valid until the same network's next `forward`."""
+Gradient = Callable[[Tensor], Tensor]
+"""From outputs to the loss's gradient there; where members are stacked, of all at once or of each by itself."""
 MOST_SPACES = 16
 """Work spaces that a network keeps, one for each purpose and number of rows; the oldest gives way."""
 
@@ -29,6 +31,8 @@ class Pass(Protocol):
     def output(self, *parts: Tensor) -> Tensor: ...
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]: ...
+
+    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor: ...
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None: ...
 
@@ -41,11 +45,16 @@ class Network:
     """A module whose trainable parameters are views of one flat vector: a step, an average or a norm is one call.
 
     `rename` maps the module's own names to those in `Weights` and checkpoints. `explicit` False forces autograd, and so
-    does `compile` (a mode of torch.compile, or "off").
+    does `compile` (a mode of torch.compile, or "off"). `origin`: what this one is a copy of; both work in its space.
     """
 
     def __init__(
-        self, module: nn.Module, rename: Callable[[str], str] = str, explicit: bool = True, compile: str = "off"
+        self,
+        module: nn.Module,
+        rename: Callable[[str], str] = str,
+        explicit: bool = True,
+        compile: str = "off",
+        origin: Network | None = None,
     ) -> None:
         self.module, self.rename, self._compile = module, rename, compile
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -56,7 +65,10 @@ class Network:
         self._buffers = list(module.buffers())
         self._named: list[tuple[str, Tensor]] = []
         self.explicit = explicit and compile == "off" and ExplicitPass.serves(module)
-        self._pass: Pass = ExplicitPass(module) if self.explicit else AutogradPass(module, parameters, compile)
+        self._pass: Pass = AutogradPass(module, parameters, compile)
+        if self.explicit:
+            of_origin = None if origin is None else origin._pass
+            self._pass = ExplicitPass(module, of_origin.spaces if isinstance(of_origin, ExplicitPass) else None)
 
     def __call__(self, *parts: Tensor) -> Tensor:
         """The output, with nothing kept for a gradient."""
@@ -78,6 +90,14 @@ class Network:
         """
         self._pass.to_parameters(tape, gradient, self.gradient, add)
 
+    def fit(self, parts: Sequence[Tensor], gradient: Gradient, add: bool = False) -> Tensor:
+        """The output for inputs (B, ...), and the parameters' gradient of a loss that takes each member by itself.
+
+        As `forward` and `backward` with nothing in between but `gradient`: what a member has computed is still in the
+        processor's cache when its gradient goes back.
+        """
+        return self._pass.fit(parts, gradient, self.gradient, add)
+
     def backward_to(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
         """The gradient at one of the inputs; the parameters' is not computed.
 
@@ -91,7 +111,7 @@ class Network:
 
     def copy(self) -> Network:
         """The same network over a flat vector of its own (a target)."""
-        return Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile)
+        return Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile, origin=self)
 
     def follow(self, other: Network, share: float) -> None:
         """Moves towards `other` by `share` (Polyak); buffers such as running statistics are copied."""
@@ -116,8 +136,7 @@ class FirstMember:
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
         """Its values (B,), and the tape for `backward_to`."""
         if self._explicit is not None:
-            out, tape = self._explicit.forward(*parts)
-            return out.squeeze(1), tape
+            return self._explicit.forward(*parts)
         values, (inputs, whole) = self._network.forward(*parts)
         with torch.enable_grad():
             return values[0], (inputs, whole[0])
@@ -125,7 +144,7 @@ class FirstMember:
     def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
         """The gradient at one of the inputs, from that at the values (B,)."""
         if self._explicit is not None:
-            return self._explicit.to_input(part, tape, gradient.unsqueeze(1), None)
+            return self._explicit.to_input(part, tape, gradient, None)
         return self._network.backward_to(part, tape, gradient)
 
 
@@ -133,6 +152,10 @@ def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Consecutive pieces of a flat vector in the shapes of `like`."""
     pieces = flat.split([each.numel() for each in like])
     return [piece.view(each.shape) for piece, each in zip(pieces, like, strict=True)]
+
+
+Spaces = dict[tuple[str, int], list[Tensor]]
+"""Work space by purpose and number of rows: a matrix for each layer's output."""
 
 
 class AutogradPass:
@@ -151,6 +174,11 @@ class AutogradPass:
             inputs = [part.detach().requires_grad_() for part in parts]
             out = self._module(*inputs)
         return out.detach().clone() if self._graphs else out.detach(), (inputs, out)
+
+    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
+        out, tape = self.forward(*parts)
+        self.to_parameters(tape, gradient(out), into, add)
+        return out
 
     def first(self, tape: Tape, count: int) -> Tape:
         inputs, out = tape
@@ -193,11 +221,13 @@ _FROM_RESULT: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tens
 class ExplicitPass:
     """An MLP, single or stacked, by matrix products that write straight into work space and the flat gradient.
 
-    The work space is kept from call to call, so that nothing large is allocated in an update.
+    The work space is kept from call to call, so that nothing large is allocated in an update. Where no tape is left
+    behind, and a thread is alone, stacked members have their turns one after the other in the same space, which the
+    cache holds; of a batch of matrices it would hold none.
     """
 
-    def __init__(self, module: nn.Module, member: int | None = None) -> None:
-        """member: this one alone of stacked members."""
+    def __init__(self, module: nn.Module, spaces: Spaces | None = None, member: int | None = None) -> None:
+        """spaces: for members one after the other, of a network of these sizes. member: this one alone of the stack."""
         mlp = _mlp_of(module)
         assert mlp is not None
         which: Any = ... if member is None else member
@@ -207,9 +237,13 @@ class ExplicitPass:
         self._biases = [layer.bias.data[which] for layer in layers]
         self._rows_of_bias = [bias if bias.ndim == 1 else bias.unsqueeze(1) for bias in self._biases]
         self._members = mlp.members if member is None else None
-        self._stacked_scalar = isinstance(module, Critics) and module.scalar and member is None
+        self._scalar = isinstance(module, Critics) and module.scalar
         self._activate, self._deactivate = _FROM_RESULT[mlp.activation_name]
-        self._spaces: dict[tuple[str, int], list[Tensor]] = {}
+        self._sizes, self._which = [each for layer in layers for each in (layer.weight, layer.bias)], which
+        self.spaces: Spaces = {} if spaces is None else spaces
+        self._spaces: Spaces = {} if member is None else self.spaces
+        members = range(mlp.members or 0) if member is None else ()
+        self._each = [ExplicitPass(module, self.spaces, each) for each in members]
         self._into: Tensor | None = None
         self._into_views: list[Tensor] = []
 
@@ -219,7 +253,26 @@ class ExplicitPass:
         return mlp is not None and mlp.activation_name in _FROM_RESULT and mlp.plain
 
     def output(self, *parts: Tensor) -> Tensor:
-        return self.forward(*parts)[0]
+        return self._in_turn(parts) if self._each and torch.get_num_threads() == 1 else self.forward(*parts)[0]
+
+    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
+        if self._each and torch.get_num_threads() == 1:
+            return self._in_turn(parts, lambda each, out, tape: each.to_parameters(tape, gradient(out), into, add))
+        out, tape = self.forward(*parts)
+        self.to_parameters(tape, gradient(out), into, add)
+        return out
+
+    def _in_turn(
+        self, parts: Sequence[Tensor], after: Callable[[ExplicitPass, Tensor, Tape], None] | None = None
+    ) -> Tensor:
+        """The output, member after member. after: what is done with one, its output, and its tape."""
+        x, outputs = torch.cat(tuple(parts), 1), []
+        for each in self._each:
+            out, tape = each.forward(x)
+            outputs.append(out.clone())
+            if after is not None:
+                after(each, out, tape)
+        return torch.stack(outputs)
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
         x = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -228,7 +281,7 @@ class ExplicitPass:
             x = x.expand(self._members, *x.shape)
         values = [x]
         for layer, space in enumerate(self._space("forward", rows)):
-            if layer == last and layer and self._stacked_scalar:
+            if layer == last and layer and self._scalar and self._members is not None:
                 # A batched product with a vector is slow; multiplied and summed it is not.
                 scratch = torch.mul(x, self._transposed[layer], out=self._space("backward", rows)[layer - 1])
                 torch.sum(scratch, 2, keepdim=True, out=space)
@@ -237,7 +290,7 @@ class ExplicitPass:
             bias = self._rows_of_bias[layer]
             x = space.add_(bias) if layer == last else self._activate(space, bias)
             values.append(x)
-        return (x.squeeze(2) if self._stacked_scalar else x), (values, [part.shape[1] for part in parts])
+        return (x.squeeze(-1) if self._scalar else x), (values, [part.shape[1] for part in parts])
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         values, _ = tape
@@ -288,7 +341,7 @@ class ExplicitPass:
 
     def _back(self, values: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The gradient at each layer's output before its activation, from the last layer to the first."""
-        g = gradient.unsqueeze(2) if self._stacked_scalar else gradient
+        g = gradient.unsqueeze(-1) if self._scalar else gradient
         spaces = self._space("backward", g.shape[-2])
         for layer in range(len(self._weights) - 1, 0, -1):
             yield layer, g
@@ -308,9 +361,9 @@ class ExplicitPass:
     def _gradients(self, into: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Where the gradients of a layer's weight and bias stand in the flat vector."""
         if into is not self._into:
-            like = [each for pair in zip(self._weights, self._biases, strict=True) for each in pair]
-            size = sum(each.numel() for each in like)  # what else the module learns stands in front
-            self._into, self._into_views = into, views(into[len(into) - size :], like)
+            size = sum(each.numel() for each in self._sizes)  # what else the module learns stands in front
+            whole = views(into[len(into) - size :], self._sizes)
+            self._into, self._into_views = into, [each[self._which] for each in whole]
         return self._into_views[2 * layer], self._into_views[2 * layer + 1]
 
 

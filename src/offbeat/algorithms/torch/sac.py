@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC, Learned
-from offbeat.algorithms.torch.actor_critic import build, check_spaces, try_out, zeros
+from offbeat.algorithms.torch.actor_critic import build, check_spaces, towards, try_out, zeros
 from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.networks import OwnSampler
@@ -143,10 +143,8 @@ def update_critic(
         next_action, next_log_prob, _ = drawn
         next_q = least(state.target(batch.next_obs, batch.next_state, next_action), members)
         target = batch.reward + batch.discount * (next_q - temperature * next_log_prob)
-        q, tape = state.critic.forward(batch.obs, batch.state, batch.action)
-        error = q - target
-        state.critic.backward(tape, error / count, add=index > 0)
-        errors.append(error.square().sum())
+        q = state.critic.fit((batch.obs, batch.state, batch.action), towards(target, 1.0 / count), add=index > 0)
+        errors.append((q - target).square().sum())
         values.append(q.sum())
     apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
     return {"critic_loss": total(errors) * (0.5 / count), "q": total(values) / (count * config.critics)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
-from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, try_out, zeros
+from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, towards, try_out, zeros
 from offbeat.algorithms.torch.batch import Batch, blocks, total
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.networks import MLP
@@ -83,10 +83,9 @@ def update_critic(state: State, config: TD3, batch: Batch, noise: Tensor, rate: 
         block = batch.rows(rows)
         next_action = (act(state.target_actor, block.next_obs) + disturbance[rows]).clamp_(-1.0, 1.0)
         next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
-        q, tape = state.critic.forward(block.obs, block.state, block.action)
-        error = q - torch.addcmul(block.reward, block.discount, next_q)
-        state.critic.backward(tape, error * (2.0 / count), add=index > 0)
-        errors.append(error.square().sum())
+        target = torch.addcmul(block.reward, block.discount, next_q)
+        q = state.critic.fit((block.obs, block.state, block.action), towards(target, 2.0 / count), add=index > 0)
+        errors.append((q - target).square().sum())
         values.append(q.sum())
     apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
     return {"critic_loss": total(errors) / count, "q": total(values) / (count * config.critics)}
