@@ -1,6 +1,7 @@
 """The floor: the matrix products of one update at their own shapes, back to back, and nothing else.
 
-A bound for whoever makes these products, and not for smaller ones over blocks of rows that stay in the cache.
+Each has operands of its own, so that all of them are more than the second-level cache holds: whoever uses what it has
+just computed, or takes rows in blocks, can be faster.
 Every product writes to memory that is there already. The two critics are either one batched product or two plain ones,
 whichever is faster at its shape.
 """

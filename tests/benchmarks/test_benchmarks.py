@@ -36,7 +36,7 @@ def on_the_benchmarks_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learner_measures_both_libraries_against_the_floor(tmp_path: Path) -> None:
-    only = ",".join([*BOTH, "plain script", "matrix products"])
+    only = ",".join([*BOTH, "plain script", "matrix products", "matrix products in the cache"])
     quick = ["--rounds", "2", "--seconds", "0.05", "--shape", "small", "--threads", "1", "--capacity", "2000"]
     done = run("learner.py", "--only", only, "--out", str(tmp_path), *quick)
     (case,) = results(tmp_path, "learner")["cases"]
