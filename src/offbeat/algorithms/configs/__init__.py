@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from offbeat.algorithms.configs.learning import SCHEDULES, Learning, Reference
+from offbeat.algorithms.configs.learning import SCHEDULES, Activation, Learning, Reference
 from offbeat.algorithms.configs.off_policy import (
     DDPG,
     DQN,
@@ -23,7 +23,7 @@ from offbeat.algorithms.configs.off_policy import (
     OffPolicy,
     OrnsteinUhlenbeck,
 )
-from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate
+from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate, Optimiser
 from offbeat.algorithms.configs.run import Run, check_needs
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "SAC",
     "SCHEDULES",
     "TD3",
+    "Activation",
     "ActorCritic",
     "AdaptiveRate",
     "Algorithm",
@@ -47,6 +48,7 @@ __all__ = [
     "Learned",
     "Learning",
     "OffPolicy",
+    "Optimiser",
     "OrnsteinUhlenbeck",
     "Reference",
     "Run",
