@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-BLOCK_ROWS = 512
+BLOCK_ROWS = 2_048
 """Large batches are taken in blocks of so many rows."""
 
 
