@@ -168,17 +168,37 @@ anything = st.recursive(
 
 
 @hypothesis_settings(max_examples=500, deadline=None)
-@given(key=st.sampled_from([each.name for each in train_settings("sac")]), value=anything)
-def test_any_value_is_taken_or_refused_with_its_key_named(key: str, value: Any) -> None:
+@given(
+    of=st.sampled_from([(algorithm, each.name) for algorithm in ALGORITHMS for each in train_settings(algorithm)]),
+    value=anything,
+)
+def test_any_value_is_taken_or_refused_with_its_key_named(of: tuple[str, str], value: Any) -> None:
+    algorithm, key = of
     refusal = ""
     try:
-        flat = flatten(config := build("sac", {key: value}))
+        flat = flatten(config := build(algorithm, {key: value}))
     except UsageError as error:
         refusal = str(error)
     if refusal:
         assert key in refusal
     else:
-        assert lost(list(flat.values())) or build("sac", flat) == config
+        assert lost(list(flat.values())) or build(algorithm, flat) == config
+
+
+ANY_NUMBER = {"initial_log_std", "log_std_min", "log_std_max", "stop_return", "temperature_target_entropy"}
+
+
+@pytest.mark.parametrize(("algorithm", "each"), every_setting())
+def test_every_number_has_a_range_and_what_is_beyond_it_is_refused(algorithm: str, each: settings.Setting) -> None:
+    hints = {each.hint, *getattr(each.hint, "__args__", ())}
+    if not hints & {int, float}:
+        return
+    assert bool(each.limits) != (each.name in ANY_NUMBER)
+    besides = {each.union: each.of[0]} if each.union else {}
+    for kind, limit in each.limits.items():
+        value = limit + {"at_least": -1, "above": 0, "at_most": 1, "below": 0}[kind]
+        with pytest.raises(UsageError, match=f"{each.name}=.* is (out of range|not a whole number)"):
+            build(algorithm, {**besides, each.name: (value,) if isinstance(each.default, tuple) else value})
 
 
 @given(key=st.text() | st.integers() | st.none() | st.tuples(st.integers()), value=anything)

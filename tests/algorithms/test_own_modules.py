@@ -143,6 +143,14 @@ def test_own_code_that_cannot_work_is_refused_in_words(settings: dict[str, Any],
         make(**settings)
 
 
+def test_a_schedule_that_turns_bad_later_ends_in_words() -> None:
+    learner = make(actor_schedule=lambda progress: 1.0 - 2.0 * progress, planned=4)
+    assert learner.rates()["actor"] > 0
+    learner.state.updates = 3
+    with pytest.raises(UsageError, match=r"actor_schedule: your callable gave -0\.5 at progress 0\.75"):
+        learner.rates()
+
+
 class Sampling(OwnActor):
     def sample(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raise NotImplementedError

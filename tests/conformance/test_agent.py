@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 
 import offbeat
 from offbeat.errors import CheckpointError, UsageError
+from offbeat.run.sources import FromRollouts
 from specs import vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16, "random_steps": 30, "warmup_steps": 50, "capacity": 400}
-algorithms = pytest.mark.parametrize("algorithm", ["sac"])
 
 
 def _loop(agent: offbeat.Agent, env: gymnasium.Env, obs: Any, steps: int) -> Any:
@@ -32,23 +33,33 @@ def _same(left: offbeat.Agent, right: offbeat.Agent) -> bool:
     return all(np.array_equal(array, theirs[name]) for name, array in left.learner.arrays().items())
 
 
-@algorithms
-def test_update_makes_what_the_ratio_and_the_warm_up_make_due(algorithm: str) -> None:
+def test_update_makes_what_the_ratio_and_the_warm_up_make_due() -> None:
     env = gymnasium.make("Pendulum-v1")
-    agent = offbeat.Agent(algorithm, env, updates_per_step=0.5, **SMALL)
+    agent = offbeat.Agent("sac", env, updates_per_step=0.5, **SMALL)
     _loop(agent, env, env.reset(seed=0)[0], 80)
     assert agent.learner.updates == 15
     assert agent.update(3)["critic_loss"] >= 0
     assert agent.learner.updates == 18
 
 
-@algorithms
-def test_saved_and_loaded_agent_goes_on_as_the_first_would(algorithm: str, tmp_path: Path) -> None:
-    env = gymnasium.make("Pendulum-v1")
-    first = offbeat.Agent(algorithm, env, normalise_observations=True, **SMALL)
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "own"),
+    [
+        ("sac", "Pendulum-v1", {}),
+        ("redq", "Pendulum-v1", {"critics": 3, "updates_per_step": 2.0}),
+        ("td3", "Pendulum-v1", {"exploration": "ornstein_uhlenbeck"}),
+        ("ddpg", "Pendulum-v1", {}),
+        ("dqn", "CartPole-v1", {"exploration_steps": 1_000}),
+    ],
+)
+def test_saved_and_loaded_agent_goes_on_as_the_first_would(
+    algorithm: str, env_id: str, own: dict[str, Any], tmp_path: Path
+) -> None:
+    env, settings = gymnasium.make(env_id), {**SMALL, "normalise_observations": True, **own}
+    first = offbeat.Agent(algorithm, env, **settings)
     obs = _loop(first, env, env.reset(seed=0)[0], 230)  # one episode end, and in mid-episode
     first.save(tmp_path / "agent")
-    second = offbeat.Agent(algorithm, env, normalise_observations=True, **SMALL)
+    second = offbeat.Agent(algorithm, env_id, **settings)  # by its id, which is the same environment
     assert not _same(first, second)
     second.load(tmp_path / "agent")
     assert second.steps == first.steps
@@ -125,9 +136,23 @@ def test_settings_that_only_a_run_heeds_are_refused() -> None:
             offbeat.Agent("sac", vector_spec(3, 1), **{key: value})
     with pytest.raises(UsageError, match="total_updates"):
         offbeat.Agent("sac", vector_spec(3, 1), actor_schedule="linear")
+
+
+@pytest.mark.parametrize("updates", [10, 500_000])  # fewer and more than the steps of a run that names none
+def test_schedules_of_an_own_loop_run_over_the_updates_that_it_names(updates: int) -> None:
+    planned = {"total_updates": updates}
     assert (
-        offbeat.Agent("sac", vector_spec(3, 1), actor_schedule="linear", total_updates=10).learner.planned_updates == 10
+        offbeat.Agent("sac", vector_spec(3, 1), actor_schedule="linear", **planned).learner.planned_updates == updates
     )
+    agent = offbeat.Agent(
+        "ppo", vector_spec(3, 1), schedule="linear", rollout_steps=4, minibatches=1, epochs=1, **planned
+    )
+    for _ in range(4):
+        agent.observe(np.zeros(3), agent.act(np.zeros(3)), 0.0, np.zeros(3), False, False)
+    agent.update()
+    assert agent.learner.updates == 1
+    assert isinstance(agent.source, FromRollouts)
+    assert agent.source._share_done() == pytest.approx(1 / updates)
 
 
 def test_a_wrapper_changes_what_the_agent_sees() -> None:
@@ -300,3 +325,22 @@ def test_a_rollout_that_is_half_filled_is_saved_and_goes_on(algorithm: str, step
     assert agents[0].learner.updates >= 5 * TURN
     assert _same(*agents)
     np.testing.assert_array_equal(agents[0].act(obs), agents[1].act(obs))
+
+
+def test_a_run_goes_on_with_another_function_that_makes_the_same_environment(tmp_path: Path) -> None:
+    settings = {**SMALL, "total_steps": 60, "eval_episodes": 1, "max_episode_steps": 20, "quiet": True, "logger": ()}
+    run = offbeat.train("sac", lambda: gymnasium.make("Pendulum-v1"), out=str(tmp_path), **settings)
+
+    def made_again() -> gymnasium.Env:
+        return gymnasium.make("Pendulum-v1")
+
+    assert offbeat.resume(run.path, env=made_again, total_steps=80).status == "finished"
+    with pytest.raises(CheckpointError, match="action_low"):
+        offbeat.resume(run.path, env=lambda: gymnasium.make("MountainCarContinuous-v0"), total_steps=90)
+
+
+def test_agents_of_two_ids_with_the_same_spaces_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    agent = offbeat.Agent("sac", "InvertedPendulum-v5", **SMALL)
+    agent.save(tmp_path)
+    with pytest.raises(CheckpointError, match="name: InvertedPendulum-v5 there, InvertedPendulum-v4 here"):
+        offbeat.Agent("sac", dataclasses.replace(agent.spec, name="InvertedPendulum-v4"), **SMALL).load(tmp_path)

@@ -43,6 +43,7 @@ def test_inverted_pendulum_stays_up_for_a_thousand_steps(tmp_path: Path) -> None
         ("ppo", "Pendulum-v1", 200_000, -250),
         ("td3", "Pendulum-v1", 20_000, -200),
         ("ddpg", "Pendulum-v1", 20_000, -200),
+        ("redq", "Pendulum-v1", 5_000, -200),
         ("td3", "InvertedPendulum-v5", 50_000, 1_000),
         ("sac", "Reacher-v5", 30_000, -5),
         ("sac", "HalfCheetah-v5", 30_000, 1_000),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import offbeat
+from offbeat.collect.shards import ShardProcesses
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
 from offbeat.observe.timetable import timetable, validate
@@ -174,6 +175,20 @@ def test_every_collector_gets_its_share(settings: dict[str, Any], tmp_path: Path
     result = train(tmp_path, "run", **{"total_steps": 600, "collectors": 4, "num_envs": 4, **settings})
     shares = [len(rows["env"]) for rows in stored(result.path)[1]]
     assert min(shares) > sum(shares) / 8, shares
+
+
+def test_collect_ahead_reaches_who_permits_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does there is a test of its own, of collectors without a run."""
+    given = []
+
+    class Noting(ShardProcesses):
+        def __init__(self, *arguments: Any, collect_ahead: int, **others: Any) -> None:
+            given.append(collect_ahead)
+            super().__init__(*arguments, collect_ahead=collect_ahead, **others)
+
+    monkeypatch.setattr("offbeat.run.build.ShardProcesses", Noting)
+    train(tmp_path, "run", total_steps=60, collectors=1, collect_ahead=3)
+    assert given == [3]
 
 
 def test_counters_of_a_checkpoint_are_of_its_cut(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class EndAt:
 
 
 @pytest.mark.parametrize(
-    ("method", "call"), [("on_chunk", 3), ("on_update", 7), ("on_evaluation", 1), ("on_checkpoint", 2)]
+    ("method", "call"), [("on_chunk", 2), ("on_chunk", 3), ("on_update", 7), ("on_evaluation", 1), ("on_checkpoint", 2)]
 )
 def test_a_run_that_a_callback_ends_is_finished_and_goes_on_as_if_it_had_not_ended(
     method: str, call: int, tmp_path: Path
@@ -99,6 +99,8 @@ def test_a_run_that_a_callback_ends_is_finished_and_goes_on_as_if_it_had_not_end
     resumed = offbeat.resume(ended.path)
     assert (resumed.status, resumed.stop_reason, summary(resumed.path)["stop_reason"]) == ("finished", None, None)
     assert digest(resumed.path) == digest(straight.path)
+    made = [(each.step, each.version, each.returns) for each in resumed.history]
+    assert [each for each in straight.history if (each.step, each.version, each.returns) not in made] == []
     steps = [line["step"] for line in read(resumed.path / "metrics.jsonl")]
     assert len(steps) == len(set(steps))
 

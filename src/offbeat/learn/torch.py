@@ -116,13 +116,18 @@ class Learner:
         if schedule in _SCHEDULES:
             return _SCHEDULES[schedule]
         own = resolve(schedule, name)
-        try:
-            usable = math.isfinite(float(own(0.0))) and float(own(0.0)) >= 0
-        except Exception as error:
-            raise UsageError(f"{name}: your callable raised {type(error).__name__}: {error}") from error
-        if not usable:
-            raise UsageError(f"{name}: your callable gave {own(0.0)!r} at progress 0; return a factor >= 0")
-        return own
+
+        def factor(progress: float) -> float:
+            try:
+                found = float(own(progress))
+            except Exception as error:
+                raise UsageError(f"{name}: your callable raised {type(error).__name__}: {error}") from error
+            if not 0.0 <= found < math.inf:
+                raise UsageError(f"{name}: your callable gave {found!r} at progress {progress:g}; return a factor >= 0")
+            return found
+
+        factor(0.0)  # so that one of no use is refused before the run begins
+        return factor
 
     def check_schedules(self) -> None:
         """Refuses a schedule over a run that has no end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,8 +43,10 @@ class Agent:
             if key in _OF_AN_ENVIRONMENT and isinstance(env, EnvSpec):
                 raise UsageError(f"{key} has nothing to act on: an EnvSpec was given, and no environment is made")
         spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings)
-        planned = settings.get("total_steps") or settings.get("total_updates")
-        self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end=bool(planned))
+        has_end = bool(settings.get("total_steps") or settings.get("total_updates"))
+        if has_end and not settings.get("total_steps"):
+            settings["total_steps"] = ENDLESS  # a run's default would be the end of schedules
+        self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end)
 
     @classmethod
     def from_config(
@@ -361,6 +364,8 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
     there, here = notes["spec"], EnvSpec.from_json(spec.to_json()).to_json()
     differences = [f"algorithm {notes['algorithm']} there, {algorithm} here"] if notes["algorithm"] != algorithm else []
     there = EnvSpec.from_json(there).to_json()
+    if not (_means_the_same_elsewhere(there["name"]) and _means_the_same_elsewhere(here["name"])):
+        here["name"] = there["name"]
     differences += [f"{key}: {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
     if differences:
         raise CheckpointError(
@@ -369,21 +374,22 @@ def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
         )
 
 
+def _means_the_same_elsewhere(name: str) -> bool:
+    """Whether an environment's name is an id or module:callable, rather than what a function happens to be called."""
+    import gymnasium
+
+    return ":" in name or name in gymnasium.registry
+
+
+ENDLESS = 2**62
+"""More steps than any loop takes."""
 _OF_A_RUN = frozenset(
     (
         *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset"),
         *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
-        *(
-            "collectors",
-            "slack",
-            "collect_ahead",
-            "max_policy_lag",
-            "hang_seconds",
-            "max_crashes",
-            "queue",
-            "when_full",
-        ),
+        *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),
+        *("queue", "when_full"),
     )
 )
 """Settings that only a run heeds."""
@@ -400,4 +406,6 @@ def _spec_of(env: Any, settings: Mapping[str, Any]) -> EnvSpec:
     vector = make_vector((lambda: env) if single else env, **options)
     if isinstance(env, str):
         vector.close()
-    return vector.spec
+    if not single:
+        return vector.spec
+    return dataclasses.replace(vector.spec, name=env.spec.id if env.spec else type(env.unwrapped).__name__)

@@ -44,7 +44,7 @@ class ChunkEvent(Event):
 
 @dataclass(frozen=True)
 class UpdateEvent(Event):
-    """`count` updates have just been made (at most 16 at once).
+    """`count` updates have just been made: at most 16 at once, or a turn with a rollout.
 
     Metrics are not among this: on an accelerator, reading them would wait for it. They are in metrics.jsonl.
     """

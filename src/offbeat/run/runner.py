@@ -226,6 +226,8 @@ class Runner:
         if progress.due("log"):
             progress.settle("log")
             self._log()
+        if self.stop_reason is not None and self.processes is None and self._due():
+            return True  # a callback left updates undone: what comes after them comes on resume
         if progress.due("eval"):
             if not self._evaluate():
                 return False

@@ -34,7 +34,7 @@ def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
         if spec.branches:
             found, others = "MultiBinary or MultiDiscrete", "ppo or appo"
         elif spec.choices is not None:
-            found, others = "Discrete", "dqn, sac, ppo or appo"
+            found, others = "Discrete", "dqn, sac, redq, ppo or appo"
         raise SpaceError(f"{spec.name} has {found} actions, which {name} does not take; use {others}")
     refuse_images(name, spec)
 

@@ -44,7 +44,7 @@ class State:
 
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
     """First weights from `rng`."""
-    check_spaces("SAC", spec, discrete=False)
+    check_spaces(type(config).__name__, spec, discrete=False)
     actor, critic = build(config, spec, rng, device, dtype, 2 * spec.action_size)
     obs, state, action = zeros(spec, actor.flat)
     sampler, size = isinstance(actor.module, OwnSampler), spec.action_size

@@ -27,7 +27,7 @@ __all__ = ["GROUPS", "State", "init", "noise_shape", "policy_description", "upda
 
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
     """First weights from `rng`."""
-    check_spaces("SAC", spec, discrete=True)
+    check_spaces(type(config).__name__, spec, discrete=True)
     for name in ("log_std_min", "log_std_max"):
         if getattr(config, name) != getattr(type(config), name):
             raise UsageError(
