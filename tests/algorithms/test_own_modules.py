@@ -143,6 +143,23 @@ def test_own_code_that_cannot_work_is_refused_in_words(settings: dict[str, Any],
         make(**settings)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("sac", {"critic_hidden": (8,)}),
+        ("td3", {"critic_hidden": (8,)}),
+        ("ppo", {"critic_hidden": (8,)}),
+        ("redq", {"critic_layer_norm": True}),
+        ("sac", {"critic_dropout": 0.1}),
+    ],
+)
+def test_layers_of_the_built_in_critics_are_refused_beside_an_own_one(algorithm: str, settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(UsageError, match=f"{name}=.* a critic of your own has its own layers: leave {name} out"):
+        ALGORITHMS[algorithm](critic=OwnCritic, **settings)
+    ALGORITHMS[algorithm](**settings)
+
+
 def test_a_schedule_that_turns_bad_later_ends_in_words() -> None:
     learner = make(actor_schedule=lambda progress: 1.0 - 2.0 * progress, planned=4)
     assert learner.rates()["actor"] > 0
