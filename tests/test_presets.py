@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offbeat
@@ -167,6 +168,13 @@ def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: d
 def test_the_lander_that_sac_needs_stays_continuous() -> None:
     config = from_flags("--env LunarLander-v3 --env-kwargs gravity=-5.0")
     assert config.run.env_kwargs == {"continuous": True, "gravity": -5.0}
+
+
+@pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if "LunarLander-v3" in presets.presets_of(each)])
+def test_a_lander_has_actions_that_its_algorithm_takes(algorithm: str) -> None:
+    run = read_train(algorithm, ["--env", "LunarLander-v3"]).run
+    agent = offbeat.Agent(algorithm, "LunarLander-v3", env_kwargs=run.env_kwargs)
+    assert np.shape(agent.act(np.zeros(8, np.float32))) == agent.spec.action_shape
 
 
 @pytest.mark.parametrize("name", ["Pendulum-1", "pendulum-v1", "Pendlum-v1"])
