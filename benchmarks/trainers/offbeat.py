@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import offbeat
-from trainers.task import BATCH, HIDDEN, WARMUP_STEPS, episode_returns
+from trainers.task import BATCH, HIDDEN, LEARNING_RATE, WARMUP_STEPS, episode_returns
 
 
 class Contestant:
@@ -32,6 +32,9 @@ class Contestant:
             warmup_steps=WARMUP_STEPS,
             batch_size=BATCH,
             hidden=HIDDEN,
+            actor_learning_rate=LEARNING_RATE,
+            critic_learning_rate=LEARNING_RATE,
+            temperature_learning_rate=LEARNING_RATE,
             eval_every=0,
             eval_episodes=1,
             checkpoint_every=0,

@@ -8,7 +8,7 @@ import stable_baselines3
 import torch
 
 from trainers.clock import Clock
-from trainers.task import BATCH, HIDDEN, WARMUP_STEPS, episode_returns
+from trainers.task import BATCH, HIDDEN, LEARNING_RATE, WARMUP_STEPS, episode_returns
 
 
 class Contestant:
@@ -23,6 +23,7 @@ class Contestant:
         return self.algorithm(
             "MlpPolicy",
             environment,
+            learning_rate=LEARNING_RATE,
             learning_starts=WARMUP_STEPS,
             batch_size=BATCH,
             train_freq=1,

@@ -8,6 +8,7 @@ from typing import Any
 WARMUP_STEPS = 1_000  # uniform random actions, no updates
 BATCH = 256
 HIDDEN = (256, 256)
+LEARNING_RATE = 3e-4  # named, because libraries differ in their default
 
 
 def episode_returns(environment: str, act: Callable[[Any], Any], episodes: int = 10) -> list[float]:
