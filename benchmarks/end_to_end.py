@@ -64,19 +64,19 @@ def learning(entries: list[Entry], skipped: list[str], options: argparse.Namespa
     scores = []
 
     def learned(environment: str, core: int) -> dict[str, list[list[float]]]:
-        os.sched_setaffinity(0, {core})  # of this thread, and of the processes that it starts
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {core})  # of this thread, and of the processes that it starts
         found: dict[str, list[list[float]]] = {entry.name: [] for entry in entries}
         with workers(entries, threads=1) as contestants:
             scores.extend(worker.score for worker in contestants)
             for seed in range(options.seeds):
                 for worker in contestants:
                     print(f"{environment}, seed {seed}, {worker.entry.name} ...", flush=True)
-                    found[worker.entry.name].append(
-                        worker.call("final_returns", environment, options.learning_steps, seed)
-                    )
+                    played = worker.call("final_returns", environment, options.learning_steps, seed)
+                    found[worker.entry.name].append(played)
         return found
 
-    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0])
     with machine.watched() as where, ThreadPoolExecutor(len(options.environments)) as pool:
         returns = dict(zip(options.environments, pool.map(learned, options.environments, cores), strict=True))
     versions = report.versions(scores)

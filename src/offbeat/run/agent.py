@@ -13,7 +13,7 @@ import numpy as np
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import PPO, Config
 from offbeat.collect.inline import MOST_ENVIRONMENTS
-from offbeat.errors import CheckpointError, UsageError
+from offbeat.errors import UsageError
 from offbeat.learn.rollouts import RolloutLearner
 from offbeat.learn.torch import Learner
 from offbeat.policies import Policy, make_policy
@@ -21,6 +21,7 @@ from offbeat.references import resolve
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
 from offbeat.run.checkpoint import Checkpoints, Snapshot
+from offbeat.run.same import check_same
 from offbeat.run.sources import FromReplay, FromRollouts, Source, make_source
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
@@ -357,28 +358,6 @@ def _shaped(name: str, value: Any, shape: tuple[int, ...]) -> Array:
 def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose name begins with `prefix`, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def check_same(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
-    """Says what differs between a checkpoint's algorithm and environment and the ones at hand."""
-    there, here = notes["spec"], EnvSpec.from_json(spec.to_json()).to_json()
-    differences = [f"algorithm {notes['algorithm']} there, {algorithm} here"] if notes["algorithm"] != algorithm else []
-    there = EnvSpec.from_json(there).to_json()
-    if not (_means_the_same_elsewhere(there["name"]) and _means_the_same_elsewhere(here["name"])):
-        here["name"] = there["name"]
-    differences += [f"{key}: {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
-    if differences:
-        raise CheckpointError(
-            f"the checkpoint was made with another algorithm or environment: {'; '.join(differences)}. "
-            "Resume with the environment that the run was made with, or start a new run"
-        )
-
-
-def _means_the_same_elsewhere(name: str) -> bool:
-    """Whether an environment's name is an id or module:callable, rather than what a function happens to be called."""
-    import gymnasium
-
-    return ":" in name or name in gymnasium.registry
 
 
 ENDLESS = 2**62

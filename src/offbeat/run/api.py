@@ -20,13 +20,13 @@ from offbeat.deploy import LoadedPolicy, load_policy
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
-from offbeat.run.agent import check_same
 from offbeat.run.build import Parts, budget, build
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
 from offbeat.run.evaluate import Evaluation, evaluate, record
 from offbeat.run.runner import Runner
+from offbeat.run.same import check_same
 from offbeat.run.saved import SavedPolicy
 from offbeat.run.stop import Stop
 from offbeat.run.versions import versions
