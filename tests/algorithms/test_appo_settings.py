@@ -220,6 +220,17 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_and_then_clipped() -
     np.testing.assert_allclose(scaled(learner, experience), np.clip(factor * experience.columns["reward"], -0.8, 0.8))
 
 
+@pytest.mark.parametrize(("settings", "largest"), [({}, 10.0), ({"reward_clip": 25.0}, 25.0)])
+def test_normalised_rewards_are_clipped_at_10_where_nothing_else_is_said(
+    settings: dict[str, Any], largest: float
+) -> None:
+    learner, plain = make(normalise_rewards=True, **settings), make()
+    experience = rollout(learner)
+    experience.columns["reward"][0, 0] = 300.0
+    assert scaled(learner, experience).max() == largest
+    assert scaled(plain, experience).max() == 300.0
+
+
 def test_observations_and_states_are_normalised_and_clipped_each_by_its_own_statistics() -> None:
     learner = make(spec=STATE, normalise_observations=True, observation_clip=1.5)
     assert learner.observations is not None

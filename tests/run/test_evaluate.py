@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -7,7 +9,9 @@ import numpy as np
 import pytest
 
 from offbeat.envs import make_vector
+from offbeat.run.environments import Environments
 from offbeat.run.evaluate import evaluate, record
+from offbeat.settings import build
 
 
 class Uneven(gymnasium.Env):
@@ -66,3 +70,13 @@ def test_a_record_is_one_whole_episode_of_environment_zero() -> None:
     assert [int(frame[0, 0, 0]) for frame in record(make_vector(Uneven, 1), Still())] == [0, 1]
     Uneven.made = 1
     assert len(record(make_vector(Uneven, 1), Still(), most_frames=7)) == 7
+
+
+def test_the_docs_name_the_purposes_that_runs_reset_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    purposes: list[str] = []
+    monkeypatch.setattr("offbeat.run.environments.make_vector", lambda *_, purpose, **__: purposes.append(purpose))
+    environments = Environments(build("sac", {"env": "Pendulum-v1"}), None, None)
+    environments.training()
+    environments.evaluation(3, seed=0)
+    page = Path(__file__).parents[2] / "docs" / "environments.md"
+    assert re.findall(r'purpose="(\w+)"', page.read_text()) == purposes

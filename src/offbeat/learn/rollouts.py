@@ -83,8 +83,8 @@ class RolloutLearner(Learner):
     def _steps(self, rollout: Experience) -> Steps:
         columns, valid = rollout.columns, rollout.valid
         reward = self._tensor(columns["reward"]) * self.reward_scale
-        if self.config.reward_clip is not None:
-            reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
+        if (largest := self.config.largest_reward) is not None:
+            reward = reward.clamp(-largest, largest)
         terminated, truncated = columns["terminated"] & valid, columns["truncated"] & valid
         # Where the next row is of another episode, or there is none, this one was broken off.
         episode = columns["episode"]

@@ -71,7 +71,11 @@ class PPO(Learning):
     value_clip: float | None = setting(None, "Values gain nothing by moving further than this per rollout.", above=0)
     entropy_coefficient: float = setting(0.0, "Weight of the policy's entropy.", at_least=0)
     normalise_advantages: bool = setting(True, "Mean 0 and deviation 1 in every minibatch.")
-    reward_clip: float | None = setting(None, "Rewards that the critic sees are clipped to +- this.", above=0)
+    reward_clip: float | None = setting(
+        None,
+        "Rewards that the critic sees are clipped to +- this; none is 10 with normalise_rewards and no clip without.",
+        above=0,
+    )
     squash: bool = setting(False, "Box actions are the tanh of normal draws; else these are clipped to the bounds.")
     state_dependent_std: bool = setting(False, "The actor's output has the deviation of Box actions, too.")
     initial_log_std: float = setting(0.0, "Log standard deviation of Box actions to start from.")
@@ -79,6 +83,14 @@ class PPO(Learning):
     critic: Reference | None = setting(
         None, "Your own critic: module:callable (spec) -> nn.Module, observation (and state) -> values (B,)."
     )
+
+    @property
+    def largest_reward(self) -> float | None:
+        """Where rewards are clipped; None is nowhere.
+
+        Normalised rewards are clipped in any case: the first ones are divided by a deviation of a few returns.
+        """
+        return 10.0 if self.reward_clip is None and self.normalise_rewards else self.reward_clip
 
 
 @dataclass(frozen=True)
