@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -301,22 +301,10 @@ class Schema:
     def beside(self) -> tuple[Field, ...]:
         return tuple(each for each in self.fields if each.dtype != "float32" and each.shape)
 
-    @cached_property
+    @property
     def row(self) -> np.dtype[Any]:
-        """The packed fields as one structured dtype: the widest numbers first, each aligned to its own size."""
-        packed = [each for each in self.fields if each.dtype == "float32" or not each.shape]
-        packed.sort(key=lambda each: -np.dtype(each.dtype).itemsize)
-        formats = [np.dtype((each.dtype, each.shape)) for each in packed]
-        ends = np.cumsum([0, *(each.itemsize for each in formats)])
-        whole = max([4, *(np.dtype(each.dtype).itemsize for each in packed)])
-        return np.dtype(
-            {
-                "names": [each.name for each in packed],
-                "formats": formats,
-                "offsets": ends[:-1].tolist(),
-                "itemsize": max(1, -(-int(ends[-1]) // whole)) * whole,
-            }
-        )
+        """The packed fields as one structured dtype; schemas with the same fields share the object."""
+        return _row(self.fields)
 
     @classmethod
     def transitions(cls, spec: EnvSpec, extras: tuple[Field, ...] = ()) -> Schema:
@@ -341,6 +329,24 @@ class Schema:
             Field("step", (), "int32"),
         ]
         return cls(tuple(fields) + extras)
+
+
+@cache
+def _row(fields: tuple[Field, ...]) -> np.dtype[Any]:
+    """The packed fields side by side: the widest numbers first, each aligned to its own size."""
+    packed = [each for each in fields if each.dtype == "float32" or not each.shape]
+    packed.sort(key=lambda each: -np.dtype(each.dtype).itemsize)
+    formats = [np.dtype((each.dtype, each.shape)) for each in packed]
+    ends = np.cumsum([0, *(each.itemsize for each in formats)])
+    whole = max([4, *(np.dtype(each.dtype).itemsize for each in packed)])
+    return np.dtype(
+        {
+            "names": [each.name for each in packed],
+            "formats": formats,
+            "offsets": ends[:-1].tolist(),
+            "itemsize": max(1, -(-int(ends[-1]) // whole)) * whole,
+        }
+    )
 
 
 Packed = tuple[np.dtype[Any], bytes | memoryview, int, Mapping[str, Array]]

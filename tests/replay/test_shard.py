@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.replay.block import pack
+from offbeat.replay.block import Block, pack
 from offbeat.replay.links import Links
+from offbeat.replay.queue import RolloutQueue
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Field, Schema
 from rows import SCHEMA, Counting, columns, links, successor
+from specs import vector_spec
 
 counting = st.builds(
     Counting, st.integers(1, 5), st.integers(0, 2**32), st.sampled_from([0.4, 1.0]), st.sampled_from([0.0, 0.3])
@@ -220,3 +223,24 @@ def test_a_ring_or_links_that_cannot_work_are_refused() -> None:
         Shard(SCHEMA, 0)
     with pytest.raises(ValueError, match="'step'"):
         Links(Shard(Schema(SCHEMA.fields[:-1]), 4))
+
+
+@pytest.mark.parametrize("module", ["shard", "queue"])
+def test_rows_of_an_equal_schema_that_travelled_here_are_copied_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    mine, theirs = (pickle.loads(pickle.dumps(Schema.transitions(vector_spec()))) for _ in range(2))
+    assert mine is not theirs
+    assert mine.row is theirs.row
+    block = Block(theirs, 2)
+    block.columns["reward"][...] = (1.0, 2.0)
+    monkeypatch.setattr(f"offbeat.replay.{module}.pack", lambda *_: pytest.fail("the rows were packed again"))
+    if module == "shard":
+        shard = Shard(mine, 4)
+        shard.write(Chunk(block.rows()))
+        assert shard.column("reward").tolist() == [1.0, 2.0, 0.0, 0.0]
+    else:
+        queue = RolloutQueue(mine, 1, 2, 1)
+        queue.begin(0)
+        queue.write(Chunk(block.rows()), np.ones(2, bool))
+        assert queue.filled()[0]["reward"].tolist() == [[1.0, 2.0]]
