@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from offbeat.algorithms.torch import likelihood
+from offbeat.errors import OffbeatError
 from offbeat.policies import Policy, heads, make_policy
 from offbeat.types import Array, EnvSpec, Weights
 from specs import choice_spec, vector_spec
@@ -345,4 +346,5 @@ def test_a_diverged_module_is_not_taken_for_a_choice(head: str) -> None:
         {"kind": head}, {f"actor/{name}": each.numpy() for name, each in module.state_dict().items()}, module
     )
     nn.init.constant_(module.last.bias, torch.nan)
-    assert np.isnan(_act(policy, _obs(3))[0]).all()
+    with pytest.raises(OffbeatError, match="diverged"):
+        _act(policy, _obs(3))

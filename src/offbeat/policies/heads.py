@@ -127,10 +127,11 @@ def _choosing(backend: SimpleNamespace, split: Callable[[Array], Array], with_lo
         if not with_log_prob:
             return _largest(noisy), {}
         index = noisy.argmax(-1)
-        shifted = logits - logits.max(-1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # no action is left where all are -inf
+            shifted = logits - logits.max(-1, keepdims=True)
         chosen = shifted.reshape(-1, logits.shape[-1])[np.arange(index.size), index.ravel()].reshape(index.shape)
         each = chosen - np.log(np.exp(shifted).sum(-1))
-        # NaN in any logit of a branch is in its log-probability: see `_largest`.
+        # NaN in any logit of a branch is in its log-probability, also where no action is left: see `_largest`.
         return np.where(np.isnan(each), _NAN, index.astype(np.float32)), {"log_prob": each.sum(-1)}
 
     return head
@@ -140,9 +141,12 @@ _NAN = np.float32(np.nan)
 
 
 def _largest(values: Array) -> Array:
-    """The index of the largest along the last axis; NaN where there is a NaN, so that a diverged network is noticed."""
+    """The index of the largest along the last axis; NaN where that is not finite.
+
+    So a diverged network is noticed, and one that leaves no action: all are -inf.
+    """
     index = values.argmax(-1).astype(np.float32)
-    return np.where(np.isnan(values).any(-1), _NAN, index)
+    return np.where(np.isfinite(values.max(-1)), index, _NAN)
 
 
 HEADS: dict[str, MakeHead] = {

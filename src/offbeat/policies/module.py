@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from offbeat.errors import OffbeatError
 from offbeat.policies.heads import HEADS, Head
 from offbeat.policies.mlp import BACKENDS
 from offbeat.types import Array, EnvSpec, Weights
+
+
+_CHOOSING = ("greedy", "categorical", "multi_categorical")
 
 
 class ModulePolicy:
@@ -67,6 +71,8 @@ class ModulePolicy:
         if self._kind == "deterministic":
             return out.clip(-1.0, 1.0).numpy(), carry, {}
         action, extras = self._head(out, rng)
+        if self._kind in _CHOOSING and np.isnan(action).any():
+            raise _no_choice(out.numpy(), action)
         return action, carry, extras
 
     def _sampled(self, x: torch.Tensor, rng: np.random.Generator | None) -> torch.Tensor:
@@ -74,3 +80,19 @@ class ModulePolicy:
         noise = torch.zeros(shape) if rng is None else torch.from_numpy(rng.standard_normal(shape, np.float32))
         action: torch.Tensor = self._module.sample(x, noise.to(x.dtype))[0]
         return action
+
+
+def _no_choice(out: Array, action: Array) -> OffbeatError:
+    """Why a module's output (N, ...) left no action to choose. action (N, A): NaN where it did."""
+    row = int(np.argwhere(np.isnan(action))[0, 0])
+    if not np.isnan(out[row]).any():
+        return OffbeatError(
+            f"your module gave -inf for every action of observation {row}: {out[row].tolist()}; a mask must leave at "
+            "least one action that can be taken"
+        )
+    return OffbeatError(
+        f"your module gave {out[row].tolist()} for observation {row}, but what actions are chosen by must be numbers, "
+        "or -inf for an action that cannot be taken. If it masks actions, do so with masked_fill(forbidden, "
+        "-torch.inf), because 0 * inf is NaN; if it does not, its weights have diverged: lower the learning rates, or "
+        "set max_grad_norm"
+    )

@@ -103,7 +103,9 @@ def update(
     losses, sums, count = [], [], len(batch)
     for index, rows in enumerate(blocks(count, state.critic.explicit)):
         block = batch.rows(rows)
-        goal = torch.addcmul(block.reward, block.discount, bootstrap(state, config, block.next_obs))
+        following = bootstrap(state, config, block.next_obs)
+        following = following.masked_fill(block.discount == 0.0, 0.0)  # -inf where an ended game leaves no action
+        goal = torch.addcmul(block.reward, block.discount, following)
         out, tape = state.critic.forward(block.obs)
         q, action = values(config, out), block.action.long()
         taken = q.gather(1, action).squeeze(1)

@@ -66,13 +66,15 @@ class Gaussian:
 
 
 class Categorical:
-    """One of C actions; out (B, C): logits. action (B, 1): its index."""
+    """One of C actions; out (B, C): logits, -inf for an action that cannot be taken. action (B, 1): its index."""
 
     def __call__(self, out: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Saved]:
         log_probs = functional.log_softmax(out, -1)
         probs, index = log_probs.exp(), action.long()
+        log_prob = log_probs.gather(1, index).squeeze(1)
+        log_probs = torch.where(probs > 0.0, log_probs, 0.0)  # 0 log 0 is 0
         entropy = -(probs * log_probs).sum(-1)
-        return log_probs.gather(1, index).squeeze(1), entropy, (log_probs, probs, index, entropy)
+        return log_prob, entropy, (log_probs, probs, index, entropy)
 
     def gradient(self, saved: Saved, d_log_prob: Tensor, d_entropy: float) -> tuple[Tensor, Tensor]:
         """d log pi(a) / d logit_i = [i = a] - p_i,  d entropy / d logit_i = -p_i (log p_i + entropy)."""
@@ -95,7 +97,7 @@ class MultiCategorical:
         log_probs = functional.log_softmax(self._padded(out), -1)  # (B, A, C)
         probs, index = log_probs.exp(), action.long().unsqueeze(-1)
         log_prob = log_probs.gather(2, index).squeeze(-1).sum(-1)
-        log_probs = torch.where(probs > 0.0, log_probs, 0.0)  # where a branch has fewer than C choices, 0 log 0 is 0
+        log_probs = torch.where(probs > 0.0, log_probs, 0.0)  # also where a branch has fewer than C choices
         entropy = -(probs * log_probs).sum(-1, keepdim=True)
         return log_prob, entropy.sum((1, 2)), (log_probs, probs, index, entropy)
 

@@ -48,6 +48,13 @@ def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
     return (0 if config.target_subset is None else config.critics,)
 
 
+def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """pi and log pi (B, choices). log pi is 0 where pi is, because 0 log 0 is 0 and 0 times -inf would be NaN."""
+    log_prob = logits.log_softmax(1)
+    prob = log_prob.exp()
+    return prob, torch.where(prob > 0.0, log_prob, 0.0)
+
+
 def update_critic(
     state: State, config: SAC, batch: Batch, members: Tensor | None, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
@@ -55,9 +62,10 @@ def update_critic(
     errors, values, count = [], [], len(batch)
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
-        log_prob = state.actor(block.next_obs).log_softmax(1)
+        prob, log_prob = probabilities(state.actor(block.next_obs))
         next_q = least(state.target(block.next_obs, block.next_state), members)
-        next_value = (log_prob.exp() * (next_q - temperature * log_prob)).sum(1)
+        next_value = (prob * (next_q - temperature * log_prob)).sum(1)
+        next_value = next_value.masked_fill(block.discount == 0.0, 0.0)  # NaN where an ended game leaves no action
         q, tape = state.critic.forward(block.obs, block.state)
         taken = block.action.long().expand(len(q), -1, -1)
         error = q.gather(2, taken).squeeze(2) - torch.addcmul(block.reward, block.discount, next_value)
@@ -78,8 +86,7 @@ def update_actor(state: State, config: SAC, batch: Batch, temperature: Tensor, r
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
         logits, tape = state.actor.forward(block.obs)
-        log_prob = logits.log_softmax(1)
-        prob = log_prob.exp()
+        prob, log_prob = probabilities(logits)
         q = state.critic(block.obs, block.state)
         f = temperature * log_prob - (q.mean(0) if config.actor_value == "mean" else q.amin(0))
         mean = (prob * f).sum(1, keepdim=True)
