@@ -70,9 +70,6 @@ def main() -> int:
         seed=arguments.seed,
         out=arguments.out,
     )
-    if run.status != "finished":
-        print(f"The demo was stopped; go on with: offbeat resume {run.path}")
-        return 1
 
     policy, env = run.policy(), gymnasium.make(ENVIRONMENT)
     env.action_space.seed(0)

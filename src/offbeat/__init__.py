@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Callback", "__version__", "load_policy", "resume", "train"]
+__all__ = ["Agent", "Callback", "RunInterrupted", "__version__", "load_policy", "resume", "train"]
 
 if TYPE_CHECKING:
     from offbeat.deploy import load_policy
+    from offbeat.errors import RunInterrupted
     from offbeat.run.agent import Agent
     from offbeat.run.api import resume, train
     from offbeat.run.callbacks import Callback
@@ -18,6 +19,7 @@ _WHERE = {
     "resume": "offbeat.run.api",
     "Agent": "offbeat.run.agent",
     "Callback": "offbeat.run.callbacks",
+    "RunInterrupted": "offbeat.errors",
     "load_policy": "offbeat.deploy",
 }
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from offbeat import __version__, presets
 from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run
 from offbeat.coercion import suggestion
-from offbeat.errors import OffbeatError, UsageError
+from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
 from offbeat.ranges import setting
 from offbeat.settings import (
@@ -174,7 +174,7 @@ def _train(argv: Sequence[str]) -> int:
     config = read_train(algorithm, argv)
     from offbeat.run import api
 
-    return _finished(api.train_config(config))
+    return _finished(lambda: api.train_config(config))
 
 
 def _resume(run: str, options: ResumeOptions) -> int:
@@ -182,7 +182,7 @@ def _resume(run: str, options: ResumeOptions) -> int:
     from offbeat.run import api
 
     return _finished(
-        api.resume(
+        lambda: api.resume(
             path,
             total_steps=options.total_steps,
             total_updates=options.total_updates,
@@ -193,7 +193,12 @@ def _resume(run: str, options: ResumeOptions) -> int:
     )
 
 
-def _finished(result: Any) -> int:
+def _finished(training: Callable[[], Any]) -> int:
+    """Trains, and says where; a run that was stopped and saved is done, too."""
+    try:
+        result = training()
+    except RunInterrupted as stopped:
+        result = stopped.result
     _say(f"run: {result.path}")
     return 0
 

@@ -1,10 +1,20 @@
 """Errors that a user can act on: each message holds the value, the rule and the remedy."""
 
+from typing import Any
+
 
 class OffbeatError(Exception):
     """Anything that Offbeat reports in words; the command prints it without a traceback and exits with `exit_code`."""
 
     exit_code = 1
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM stopped a run, which has been saved. result: its `RunResult`, as `train` would return it."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class UsageError(OffbeatError, ValueError):

@@ -17,7 +17,7 @@ from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.deploy import LoadedPolicy, load_policy
-from offbeat.errors import OffbeatError, UsageError
+from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
 from offbeat.run.build import Parts, budget, build
@@ -66,6 +66,7 @@ def train(
 
     settings: any of docs/settings.md, by name, over the preset of the environment (docs/presets.md). eval_env: where to
     evaluate, by default another environment like `env`. callbacks: objects with methods of `offbeat.Callback`.
+    Ctrl-C and SIGTERM save the run and then raise `offbeat.RunInterrupted`, a KeyboardInterrupt that has the result.
     """
     name = env if isinstance(env, str) else (name_of(env) if callable(env) else None) or f"<{called(env)}>"
     given = settings_module.read(settings_module.train_settings(algorithm), {**settings, "env": name})
@@ -112,7 +113,7 @@ def resume(
     """Goes on with a run from a checkpoint. total_steps and total_updates are totals, not additions.
 
     stop_return: another one, where the run is not to end at its own. callbacks: as for `train`; those that the run
-    began with are not kept. env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a
+    began with are not kept. Ctrl-C is as for `train`. env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a
     file could not hold.
     """
     directory = RunDirectory.open(path)
@@ -200,7 +201,9 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
         last = runner.records.history[-1] if runner.records.history else None
         result = RunResult(directory.path, status, last, runner.records.history, runner.stop_reason)
         console.finish(_conclusion(result, runner))
-        return result
+    if status == "stopped":
+        raise RunInterrupted(f"the run was stopped and saved; go on with: offbeat resume {directory.path}", result)
+    return result
 
 
 def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list[str]:

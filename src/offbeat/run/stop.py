@@ -1,18 +1,27 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first is heard between two steps, the second ends the process at once."""
+"""Ctrl-C and SIGTERM as a request to stop: the first is obeyed between two steps, a later one ends the run at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+GRACE_SECONDS = 1.0
+"""Signals this soon after the first belong to it: a terminal and a wrapper (uv run, make) often both send one."""
+
 
 class Stop:
-    """While entered in the main thread, the first signal makes `wanted` True; a second raises KeyboardInterrupt."""
+    """While entered in the main thread, the first signal makes `wanted` True; one after `GRACE_SECONDS` raises
+    KeyboardInterrupt.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.wanted = False
+        self._clock = clock
+        self._first = 0.0
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -31,6 +40,8 @@ class Stop:
             signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
+        now = self._clock()
+        if not self.wanted:
+            self.wanted, self._first = True, now
+        elif now - self._first > GRACE_SECONDS:
             raise KeyboardInterrupt
-        self.wanted = True
