@@ -132,6 +132,28 @@ def test_dropout_and_layer_norm_of_the_critics_leave_the_actor_alone_and_repeat_
 
 
 @pytest.mark.parametrize(
+    ("kind", "spec"),
+    [*((kind, vector_spec(5, 2)) for kind in (SAC, REDQ, TD3, DDPG)), (SAC, choice_spec(5, 3)), (REDQ, choice_spec())],
+)
+def test_the_actor_learns_after_the_last_critic_update_of_a_group(kind: Any, spec: Any) -> None:
+    config = kind(**SMALL, actor_every=3)
+    learner, rng, moved = _learner(kind.__name__.lower(), config, spec), np.random.default_rng(0), []
+    for _ in range(7):
+        before = learner.arrays()
+        learner.update(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
+        after = learner.arrays()
+        assert not np.array_equal(after["critic/0/weight"], before["critic/0/weight"])
+        changed = [
+            not np.array_equal(after[name], before[name])
+            for name in ("actor/0/weight", "log_temperature")
+            if name in before
+        ]
+        assert len(set(changed)) == 1
+        moved.append(changed[0])
+    assert moved == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize(
     ("algorithm", "config", "spec", "words"),
     [
         ("td3", TD3(), choice_spec(), "Discrete actions, which TD3 does not take; use dqn, sac, redq, ppo or appo"),

@@ -135,17 +135,6 @@ def test_the_schedules_rate_reaches_the_optimiser(monkeypatch: pytest.MonkeyPatc
     assert rates[0::3] == [1.0, 0.5]
 
 
-def test_actor_every_updates_actor_and_temperature_only_then() -> None:
-    learner = make(actor_every=2)
-    updated(learner, 1)
-    actor, temperature = learner.state.actor.flat.clone(), learner.state.log_temperature.clone()
-    updated(learner, 1)
-    assert torch.equal(learner.state.actor.flat, actor)
-    assert torch.equal(learner.state.log_temperature, temperature)
-    updated(learner, 1)
-    assert not torch.equal(learner.state.actor.flat, actor)
-
-
 def test_max_grad_norm_limits_each_networks_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     norms = []
     monkeypatch.setattr(Adam, "step", lambda self, flat, gradient, rate: norms.append(float(gradient.norm())))

@@ -113,7 +113,7 @@ class ActorCritic(OffPolicy):
         "constant", "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor."
     )
     critic_schedule: Reference = setting("constant", "As actor_schedule, for the critics.")
-    actor_every: int = setting(1, "The actor learns every this many critic updates.", at_least=1)
+    actor_every: int = setting(1, "The actor learns after every this many critic updates.", at_least=1)
     actor: Reference | None = setting(None, "Your own actor: module:callable (spec) -> nn.Module.")
     critic: Reference | None = setting(
         None, "Your own critic: module:callable (spec) -> nn.Module, called once per critic."
@@ -159,7 +159,7 @@ class REDQ(SAC):
 class TD3(ActorCritic):
     """Twin delayed deep deterministic policy gradient for Box actions (Fujimoto et al. 2018)."""
 
-    actor_every: int = setting(2, "The actor learns every this many critic updates.", at_least=1)
+    actor_every: int = setting(2, "The actor learns after every this many critic updates.", at_least=1)
     target_every: int = setting(2, "The targets move every this many critic updates.", at_least=1)
     target_noise: float = setting(0.2, "Standard deviation of the noise on the target's actions.", at_least=0)
     target_noise_clip: float = setting(0.5, "That noise is clipped here.", at_least=0)
@@ -171,7 +171,7 @@ class DDPG(TD3):
     """Deep deterministic policy gradient (Lillicrap et al. 2016): TD3 with one critic, no delay and no target noise."""
 
     critics: int = setting(1, "Critics; targets take their minimum.", at_least=1)
-    actor_every: int = setting(1, "The actor learns every this many critic updates.", at_least=1)
+    actor_every: int = setting(1, "The actor learns after every this many critic updates.", at_least=1)
     target_every: int = setting(1, "The targets move every this many critic updates.", at_least=1)
     target_noise: float = setting(0.0, "Standard deviation of the noise on the target's actions.", at_least=0)
 

@@ -204,7 +204,7 @@ def update(
     noise, members = split_noise(config, noise)
     parts = pieces(state, config, batch, noise)
     metrics = update_critic(state, config, parts, members, temperature, rates["critic"])
-    if state.updates % config.actor_every == 0:
+    if (state.updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, parts, temperature, rates["actor"])
         metrics |= update_temperature(state, config, -float(spec.action_size), metrics["entropy"], rates["temperature"])
     finish(state, config)

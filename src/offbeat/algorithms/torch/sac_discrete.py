@@ -105,7 +105,7 @@ def update(
     temperature = state.log_temperature.exp()
     members = None if config.target_subset is None else noise.argsort()[: config.target_subset]
     metrics = update_critic(state, config, batch, members, temperature, rates["critic"])
-    if state.updates % config.actor_every == 0:
+    if (state.updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, temperature, rates["actor"])
         metrics |= update_temperature(
             state, config, 0.5 * math.log(spec.choices), metrics["entropy"], rates["temperature"]

@@ -1,7 +1,7 @@
 """TD3, and DDPG as its case of one critic without delay: a deterministic actor, E stacked critics, slow copies of both.
 
 The critics are drawn to  r + discount * min_e Q'_e(s', a'),  where a' is the target actor's action with clipped noise;
-every `actor_every` updates the actor moves to where the first critic is large.
+after every `actor_every` updates the actor moves to where the first critic is large.
 """
 
 from __future__ import annotations
