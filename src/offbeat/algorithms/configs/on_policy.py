@@ -70,7 +70,7 @@ class PPO(Learning):
     value_coefficient: float = setting(0.5, "Weight of the value's loss.", at_least=0)
     value_clip: float | None = setting(None, "Values gain nothing by moving further than this per rollout.", above=0)
     entropy_coefficient: float = setting(0.0, "Weight of the policy's entropy.", at_least=0)
-    normalise_advantages: bool = setting(True, "Mean 0 and deviation 1 in every minibatch.")
+    normalise_advantages: bool = setting(True, "Mean 0 and deviation 1 in every minibatch, by importance weight.")
     reward_clip: float | None = setting(
         None,
         "Rewards that the critic sees are clipped to +- this; none is 10 with normalise_rewards and no clip without.",

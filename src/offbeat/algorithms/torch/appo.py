@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
 from offbeat.algorithms.torch.actor_critic import network, refuse_images, refuse_sampler, try_out
-from offbeat.algorithms.torch.clipped import divergence, policy_loss, value_loss
+from offbeat.algorithms.torch.clipped import divergence, policy_loss, standardise, value_loss
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.likelihood import Categorical, Gaussian, Head, MultiCategorical
 from offbeat.algorithms.torch.networks import (
@@ -271,7 +271,8 @@ def update_actor(state: State, config: PPO, spec: EnvSpec, batch: Minibatch) -> 
     """The actor's gradient, and how far it is from its reference."""
     policy, advantage = head(config, spec), batch.advantage
     if config.normalise_advantages and len(advantage) > 1:
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        bar = config.advantage_rho_bar if isinstance(config, APPO) else 1.0
+        advantage = standardise(advantage, (batch.reference - batch.behaviour).exp().clamp(max=bar))
     out, tape = state.actor.forward(batch.obs)
     log_prob, entropy, saved = policy(out, log_std(state.actor), batch.action)
     cap = config.ratio_cap if isinstance(config, APPO) else 1.0

@@ -14,6 +14,18 @@ import torch
 from torch import Tensor
 
 
+def standardise(weighted: Tensor, weight: Tensor) -> Tensor:
+    """Weighted advantages  weight * A  (B,) as  weight * (A - mean) / deviation,  both moments of A by weight.
+
+    A constant subtracted from A is a valid baseline, and one subtracted from weight * A is not: under mu, weight * grad
+    log pi has mean 0, and grad log pi alone does not. Where all weights are 1 these are the plain moments.
+    """
+    count, total = len(weighted), weight.sum().clamp(min=1e-8)
+    centred = weighted - weight * (weighted.sum() / total)
+    squares = (centred.square() / weight.clamp(min=1e-8)).sum()  # weight * (A - mean)^2
+    return centred / ((squares / total * (count / (count - 1))).sqrt() + 1e-8)
+
+
 def policy_loss(
     log_prob: Tensor, behaviour: Tensor, reference: Tensor, advantage: Tensor, clip: float, cap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
