@@ -15,7 +15,7 @@ PACKAGE = Path(offbeat.__file__).parent
 BACKENDS = {"torch", "jax"}
 
 # Everybody may import these; they import one another only.
-BASE = {"types", "errors", "memory", "ranges", "streams", "references", "durable", "trace"}
+BASE = {"types", "errors", "memory", "descriptors", "ranges", "streams", "references", "durable", "trace"}
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.
 ALLOWED: dict[str, set[str]] = {

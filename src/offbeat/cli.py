@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from offbeat import __version__, presets
 from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run
 from offbeat.coercion import suggestion
+from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
 from offbeat.ranges import setting
@@ -329,6 +330,7 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else."""
+    occupy_standard()
     words = list(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:

@@ -21,6 +21,7 @@ from typing import Any
 
 import cloudpickle
 
+from offbeat.descriptors import occupy_standard
 from offbeat.errors import PersistentFault, ProcessFault
 from offbeat.memory import Memory
 
@@ -180,6 +181,7 @@ class Parent:
     """The child's side: its job, and a way to answer."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
+        occupy_standard()
         descriptor, self._job, pid = map(int, arguments[-3:])
         _end_with(pid)
         _leave_to_parent(signal.SIGINT, signal.SIGTERM)
@@ -207,7 +209,8 @@ class Parent:
         except BaseException as error:
             with contextlib.suppress(OSError):  # the parent may be gone, and then nobody is left to tell
                 self.send("hopeless" if isinstance(error, PersistentFault) else "failed", traceback.format_exc())
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):  # whatever stands there may be full, or a reader that has left
+                sys.stdout.flush()
             os._exit(1)
 
 

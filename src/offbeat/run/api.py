@@ -17,6 +17,7 @@ from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.deploy import LoadedPolicy, load_policy
+from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
@@ -78,6 +79,7 @@ def train_config(
     config: Config, *, env: Any = None, eval_env: Any = None, callbacks: Iterable[object] | None = None
 ) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
+    occupy_standard()
     with _threads(budget(config.run).learner):
         parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
@@ -116,6 +118,7 @@ def resume(
     began with are not kept. Ctrl-C is as for `train`. env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a
     file could not hold.
     """
+    occupy_standard()
     directory = RunDirectory.open(path)
     directory.lock()
     try:
