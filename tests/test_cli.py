@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from needs import NEEDS
@@ -49,7 +48,10 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     calls = Calls([])
     finished = SimpleNamespace(path=Path("runs/one"), status="stopped")
-    evaluated = SimpleNamespace(returns=np.array([1.0, 3.0]), lengths=np.array([10, 20]), video=Path("v.gif"))
+    evaluated = SimpleNamespace(
+        **{"mean_return": 2.0, "std_return": 1.0, "episodes": 2, "mean_length": 15.0, "success_rate": 0.5},
+        video=Path("v.gif"),
+    )
     fakes: dict[str, dict[str, Any]] = {
         "offbeat.run.api": {
             "train_config": calls("train", lambda: finished),
@@ -260,7 +262,10 @@ def test_resume_hands_over_totals_and_ends_with_the_path(
 def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
     assert calls.made == [("evaluate", tmp_path, {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True})]
-    assert capsys.readouterr().out == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nvideo: v.gif\n"
+    assert (
+        capsys.readouterr().out
+        == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nsuccess: 0.50\nvideo: v.gif\n"
+    )
 
 
 def test_play_hands_over_its_flags_and_what_to_say_things_with(

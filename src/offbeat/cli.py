@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -211,9 +210,10 @@ def _eval(run: str, options: EvalOptions) -> int:
     result = api.evaluate_run(
         path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, video=options.video
     )
-    mean, deviation = statistics.fmean(result.returns), statistics.pstdev(result.returns)
-    _say(f"return: {mean:.2f} (std {deviation:.2f}) over {len(result.returns)} episodes")
-    _say(f"length: {statistics.fmean(result.lengths):.1f}")
+    _say(f"return: {result.mean_return:.2f} (std {result.std_return:.2f}) over {result.episodes} episodes")
+    _say(f"length: {result.mean_length:.1f}")
+    if result.success_rate is not None:
+        _say(f"success: {result.success_rate:.2f}")
     if result.video is not None:
         _say(f"video: {result.video}")
     return 0

@@ -223,12 +223,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: which environment and episode, what it returned (unshaped), how long it was."""
+    """A finished episode: which environment and episode, what it returned (unshaped), how long it was.
+
+    success: what `is_success` or `success` of its final info says; None where there is neither. info: that final info.
+    """
 
     env: int
     episode: int
     total_reward: float
     length: int
+    success: bool | None = None
+    info: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

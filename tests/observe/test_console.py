@@ -19,6 +19,7 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 METRICS = {
     "update": 4_000,
     "return_100": -312.44,
+    "length_100": 200.0,
     "steps_per_second": 100.0,
     "updates_per_second": 80.0,
     "critic_loss": 0.5,
@@ -32,6 +33,8 @@ class Standing:
     updates: int = 4_000
     episodes: int = 25
     return_100: float | None = -312.44
+    length_100: float | None = 200.0
+    success_100: float | None = None
     steps_per_second: float = 100.0
     updates_per_second: float = 80.0
     losses: Mapping[str, float] = field(default_factory=lambda: {"critic_loss": 0.5, "temperature": 0.25})
@@ -60,8 +63,7 @@ def test_the_panel_shows_where_the_run_stands() -> None:
         "ETA 0:00:50",
         "5,000 of 10,000 steps (100/s)",
         "4,000 updates (80/s)",
-        "-312.4 mean return",
-        "25 episodes",
+        "-312.4 mean return   200 mean length   25 episodes",
         "-150.2 (std 80.5) at step 4,000   best -150.2",
         "critic loss 0.5",
         "temperature 0.25",
@@ -70,6 +72,21 @@ def test_the_panel_shows_where_the_run_stands() -> None:
         "runs/one",
     ):
         assert expected in frame
+
+
+def test_success_is_shown_where_episodes_tell_of_it() -> None:
+    out, file = terminal()
+    plain = io.StringIO()
+    for stream in (out, plain):
+        with Console("runs/one", 10_000, stream=stream) as console:
+            console.start([])
+            console.progress(replace(Standing(), success_100=0.85))
+            console.log(5_000, METRICS | {"success_100": 0.85})
+            console.evaluation(4_000, -150.25, 80.5, 10, best=False, success=0.9)
+    assert "-312.4 mean return   success 0.85   200 mean length" in last_frame(file)
+    assert "-150.2 (std 80.5), success 0.9 at step 4,000" in last_frame(file)
+    assert "| length 200 | success 0.85 | updates" in plain.getvalue()
+    assert "step 4,000: evaluation -150.2 (std 80.5), success 0.9 over 10 episodes" in plain.getvalue()
 
 
 def test_who_waited_for_whom_is_shown_where_there_are_collectors() -> None:
@@ -113,7 +130,7 @@ def test_unknown_numbers_are_shown_as_unknown() -> None:
     out, file = terminal()
     with Console("runs/one", 10_000, stream=out) as console:
         console.start([])
-        console.progress(Standing(0, 0, 0, None, float("nan"), float("nan"), {}))
+        console.progress(Standing(0, 0, 0, None, None, None, float("nan"), float("nan"), {}))
     assert "- mean return" in last_frame(file)
     assert "ETA -" in last_frame(file)
 
@@ -217,8 +234,8 @@ def test_without_a_terminal_each_log_interval_is_one_line() -> None:
         console.finish(["run: runs/one"])
     assert file.getvalue().splitlines() == [
         "SAC on Pendulum-v1",
-        "step 5,000/10,000 (50%) | return -312.4 | updates 4,000 | 100 steps/s | 80 updates/s | critic_loss 0.5 "
-        "| ETA 0:00:50",
+        "step 5,000/10,000 (50%) | return -312.4 | length 200 | updates 4,000 | 100 steps/s | 80 updates/s "
+        "| critic_loss 0.5 | ETA 0:00:50",
         "step 5,000: evaluation -150.2 (std 80.5) over 10 episodes, the best so far",
         "step 5,000: checkpoint checkpoints/5000",
         "note: this resume is not exact",

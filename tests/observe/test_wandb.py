@@ -97,15 +97,15 @@ def test_metrics_evaluations_config_and_summary_can_be_read_back(tmp_path: Path)
     run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), name="one", gamma=0.9, **SETTINGS)
     assert run.evaluation is not None
     points = history(run.path)
-    assert [line["step"] for line in points if "critic_loss" in line] == [30, 60]
-    returns = [(line["step"], line["evaluation_return"]) for line in points if "evaluation_return" in line]
+    assert [line["step"] for line in points if "train/critic_loss" in line] == [30, 60]
+    returns = [(line["step"], line["eval/return"]) for line in points if "eval/return" in line]
     assert returns == [(each.step, each.mean_return) for each in run.history]
     everything = written(run.path)
     (begun,) = (each.run for each in everything if kind(each) == "run")
     assert (begun.display_name, begun.project) == ("one", "offbeat")
     assert begun.run_id == (run.path / "wandb" / "id").read_text().strip()
     axes = {each.metric.name: each.metric.step_metric for each in everything if each.HasField("metric")}
-    assert axes["critic_loss"] == axes["evaluation_return"] == "step"
+    assert axes["train/critic_loss"] == axes["eval/return"] == "step"
     config = {key: value for each in everything for key, value in items(each.config.update).items()}
     assert (config["algorithm"], config["gamma"], config["env"]) == ("sac", 0.9, "Pendulum-v1")
     summary = {key: value for each in everything for key, value in items(each.summary.update).items()}
@@ -119,7 +119,7 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_learns_the_same(tmp_pat
     offbeat.resume(run.path, total_steps=120)
     identities = {each.run.run_id for each in written(run.path) if kind(each) == "run"}
     assert len(identities) == 1
-    assert [line["step"] for line in history(run.path) if "critic_loss" in line] == [30, 60, 90, 120]
+    assert [line["step"] for line in history(run.path) if "train/critic_loss" in line] == [30, 60, 90, 120]
     without = {**SETTINGS, "logger": (), "total_steps": 120}
     assert digest(run.path) == digest(offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **without).path)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.vector import SyncVectorEnv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import offbeat
 from offbeat.errors import CheckpointError, EnvironmentFault, SpaceError, UsageError
@@ -59,7 +60,13 @@ def test_a_run_leaves_the_files_that_people_rely_on(tmp_path: Path) -> None:
     assert json.loads((run.path / "status.json").read_text())["pid"] == os.getpid()
     assert [line["step"] for line in read(run.path / "metrics.jsonl")] == [50, 100, 150, 200, 250, 300]
     assert all(len(line["returns"]) == 3 and len(line["lengths"]) == 3 for line in read(run.path / "evaluations.jsonl"))
-    assert any((run.path / "tensorboard").iterdir())
+    board = EventAccumulator(str(run.path / "tensorboard"))
+    board.Reload()
+    tags = set(board.Tags()["scalars"])
+    assert {"rollout/return_100", "rollout/length_100", "train/critic_loss", "time/steps_per_second"} <= tags
+    assert {tag for tag in tags if tag.startswith("eval/")} == {"eval/return", "eval/return_std", "eval/length"}
+    assert {tag.split("/")[0] for tag in tags} == {"rollout", "train", "eval", "time"}
+    assert "_hparams_/session_start_info" in board.PluginTagToContent("hparams")
     assert yaml.safe_load((run.path / "config.yaml").read_text())["versions"]["torch"]
 
 

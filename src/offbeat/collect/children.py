@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ PACKAGE = Path(__file__).parents[1]
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
 SECONDS_TO_CLOSE = 3.0
+SECONDS_BETWEEN_TRIES = 0.1
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PR_SET_PDEATHSIG = 1
 
@@ -169,8 +171,12 @@ class Child:
 
 def _send(to: socket.socket, message: Any) -> None:
     """A message with its length in front."""
+    to.sendall(_framed(message))
+
+
+def _framed(message: Any) -> bytes:
     content = pickle.dumps(message)
-    to.sendall(len(content).to_bytes(8) + content)
+    return len(content).to_bytes(8) + content
 
 
 def _ended(code: int) -> str:
@@ -198,6 +204,13 @@ class Parent:
 
     def send(self, kind: str, content: Any) -> None:
         _send(self._socket, (kind, content))
+
+    def send_while(self, wanted: Callable[[], bool], kind: str, content: Any) -> None:
+        """As `send`, and asks in between whether it is still wanted, where the parent has not read for a while."""
+        left = memoryview(_framed((kind, content)))
+        while left and wanted():
+            if select.select([], [self._socket], [], SECONDS_BETWEEN_TRIES)[1]:
+                left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
 
     def run(self, work: Callable[[Parent, Any], None]) -> None:
         """Does the job; what it raises reaches the parent with its traceback."""

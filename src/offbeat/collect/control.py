@@ -13,7 +13,9 @@ from offbeat.types import Array, Episode
 STARTING, WAITING, BUSY = 0, 1, 2
 STATES = ("starting", "waiting", "collecting")
 _WORDS = 32
-_EPISODE = np.dtype([("env", "i8"), ("episode", "i8"), ("total_reward", "f8"), ("length", "i8")])
+_EPISODE = np.dtype([("env", "i8"), ("episode", "i8"), ("total_reward", "f8"), ("length", "i8"), ("success", "i8")])
+_UNKNOWN = -1
+"""In the place of a success that no info tells of."""
 _EPISODES = 1_024
 """Ended episodes that may wait to be heard of; with that many waiting, the collector waits as well."""
 
@@ -68,7 +70,9 @@ class Control:
         return self._ended
 
     def tell(self, episode: Episode) -> None:
-        self._ring[self._ended % _EPISODES] = (episode.env, episode.episode, episode.total_reward, episode.length)
+        success = _UNKNOWN if episode.success is None else int(episode.success)
+        of = episode.env, episode.episode, episode.total_reward, episode.length, success
+        self._ring[self._ended % _EPISODES] = of
         fence()
         self._ended += 1
 
@@ -76,6 +80,6 @@ class Control:
         """The episodes that were told of since the last call, up to the one of this number."""
         fence()
         while self._heard < until:
-            env, episode, total_reward, length = self._ring[self._heard % _EPISODES].tolist()
+            env, episode, total_reward, length, success = self._ring[self._heard % _EPISODES].tolist()
             self._heard += 1
-            yield Episode(env, episode, total_reward, length)
+            yield Episode(env, episode, total_reward, length, None if success == _UNKNOWN else bool(success))

@@ -17,6 +17,7 @@ from offbeat.collect.children import Parent
 from offbeat.collect.control import BUSY, WAITING, Control
 from offbeat.collect.inline import Inline, Shaping
 from offbeat.collect.writers import QueuePlan, ShardPlan
+from offbeat.envs.infos import portable
 from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentHung
 from offbeat.memory import Memory
@@ -36,7 +37,10 @@ LONGEST_WAIT = 500_000_000
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a collector needs. state: where to go on from; None begins new episodes."""
+    """Everything that a collector needs. state: where to go on from; None begins new episodes.
+
+    infos: whether somebody wants the final infos of episodes.
+    """
 
     worker: int
     make_vector: Callable[[], Vector]
@@ -55,6 +59,7 @@ class Job:
     reward_shaping: Shaping | None
     total_steps: int
     trace: tuple[Path, bool] | None
+    infos: bool = False
 
 
 class Worker:
@@ -81,7 +86,7 @@ class Worker:
             first_env=job.first_env,
         )
         self._inline.trace = trace
-        self._first_env = job.first_env
+        self._first_env, self._infos = job.first_env, job.infos
         self._begin(job.state)
 
     def _begin(self, state: State | None) -> None:
@@ -151,7 +156,13 @@ class Worker:
         for episode in chunk.finished:
             while not control.room and not control.stop:
                 self._wait(lambda: control.room > 0)
+            if self._infos:
+                self._parent.send_while(self._wanted, "info", (episode.env, episode.episode, portable(episode.info)))
             control.tell(episode)
+
+    def _wanted(self) -> bool:
+        self._control.heartbeat = time.monotonic_ns()
+        return not self._control.stop
 
     def _wait(self, over: Callable[[], bool]) -> None:
         """Sleeps until it is over, or told to stop, or a while has passed."""

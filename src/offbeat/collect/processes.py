@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
@@ -17,7 +17,7 @@ from offbeat.collect.process import Job, State
 from offbeat.collect.writers import QueuePlan, ShardPlan
 from offbeat.errors import CheckpointError
 from offbeat.memory import Memory
-from offbeat.types import Array, Chunk, Weights
+from offbeat.types import Array, Chunk, Episode, Weights
 from offbeat.weights.shared import Layout, SharedWeights, layout_of
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -32,7 +32,8 @@ class Place(ABC):
     """What stays when a collector process ends and another takes its place.
 
     store: the shared memory that it writes into, laid out as `plan` says. began: what `committed` was when the process
-    was started. state: where the process is to go on from. interrupted: how often, since it last moved.
+    was started. state: where the process is to go on from. interrupted: how often, since it last moved. infos: final
+    infos of episodes that were not heard of yet, by environment and episode.
     """
 
     worker: int
@@ -45,6 +46,7 @@ class Place(ABC):
     began: int = 0
     state: State | None = None
     interrupted: int = 0
+    infos: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     child: Child = field(init=False)
 
     @property
@@ -215,8 +217,7 @@ class Processes(ABC, Generic[SomePlace]):
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         for place in self._places:
             self._replace(place)
-            while (message := place.child.receive()) is not None:
-                self._hear(message)
+            self._listen(place)
             self._watch(place)
 
     def _replace(self, place: SomePlace) -> None:
@@ -224,10 +225,27 @@ class Processes(ABC, Generic[SomePlace]):
             place.control.state = STARTING
             self.note(f"{death}\n{place.child.name} is replaced; what it has written in full stays")
 
-    def _hear(self, message: tuple[str, Any]) -> None:
+    def _listen(self, place: SomePlace) -> None:
+        while (message := place.child.receive()) is not None:
+            self._hear(place, message)
+
+    def _hear(self, place: SomePlace, message: tuple[str, Any]) -> None:
         kind, content = message
         if kind == "note":
             self.note(content)
+        elif kind == "info":
+            env, episode, info = content
+            place.infos[env, episode] = info
+
+    def _ended(self, place: SomePlace, told: int) -> list[Episode]:
+        """The episodes up to this number that were not heard of yet, with their final infos where these are sent."""
+        episodes = list(place.control.hear(told))
+        if episodes:
+            self._listen(place)  # an info is sent before its episode is told of
+        return [
+            replace(each, info=info) if (info := place.infos.pop((each.env, each.episode), None)) else each
+            for each in episodes
+        ]
 
     def _watch(self, place: SomePlace) -> None:
         """A collector that does not move is interrupted, and killed if that does not help."""

@@ -100,7 +100,7 @@ class RolloutProcesses(Processes[QueuePlace]):
 
     def _new(self) -> list[Chunk]:
         for place in self._places:
-            place.heard += place.control.hear(place.control.told)  # always: a collector waits when nobody listens
+            place.heard += self._ended(place, place.control.told)  # always: a collector waits when nobody listens
             place.queue.discard(self._oldest())
             if place.queue.written > place.seen:
                 place.seen = place.queue.written

@@ -117,7 +117,7 @@ class ShardProcesses(Processes[ShardPlace]):
         place.taken = until
         if chunks:
             place.child.progressed()
-            chunks[-1].finished = tuple(place.control.hear(place.control.told if told is None else told))
+            chunks[-1].finished = tuple(self._ended(place, place.control.told if told is None else told))
             calls = place.control.calls if calls is None else calls
             for chunk in chunks:
                 chunk.calls, place.calls = calls - place.calls, calls
@@ -159,7 +159,7 @@ class ShardProcesses(Processes[ShardPlace]):
                 state: State = message[1][1]
                 return state
             else:
-                self._hear(message)
+                self._hear(place, message)
         return None
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.envs.infos import row_of, success_of
 from offbeat.envs.reader import Reader, Unfit, first_not_finite, is_finite, short
 from offbeat.envs.slot import LARGEST, fault, run
 from offbeat.envs.vector import frame, scale
@@ -83,7 +84,8 @@ class BatchedVector:
         self._steps += valid
         self._total_reward += reward
         self._resetting = ended if self._mode == "next_step" else self._resetting
-        finished = tuple(self._finished(int(index)) for index in np.flatnonzero(ended))
+        finals = infos.get("final_info", {}) if self._mode == "same_step" and some_ended else infos
+        finished = tuple(self._finished(int(index), finals) for index in np.flatnonzero(ended))
         observation = self._after_ends(shown, ended) if some_ended else shown
         return Step(observation, following, reward, terminated, truncated, valid, episode, step, finished)
 
@@ -111,10 +113,10 @@ class BatchedVector:
             )
         return array
 
-    def _finished(self, row: int) -> Episode:
-        return Episode(
-            self._first_env + row, int(self._episode[row]), float(self._total_reward[row]), int(self._steps[row])
-        )
+    def _finished(self, row: int, infos: Any) -> Episode:
+        info, number = row_of(infos, row), self._first_env + row
+        total_reward, length = float(self._total_reward[row]), int(self._steps[row])
+        return Episode(number, int(self._episode[row]), total_reward, length, success_of(info), info)
 
     def _after_ends(self, shown: Observation, ended: Array) -> Observation:
         """Counts the ended episodes, and resets their environments where that is left to us: what to act on next."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.envs.infos import as_mapping, success_of
 from offbeat.envs.reader import NotFinite, Reader, Unfit, short
 from offbeat.errors import EnvironmentFault
 from offbeat.streams import episode_seed
@@ -104,6 +105,7 @@ class Slot:
         self.index, self.number, self.name = index, number, spec.name
         self.episode, self.steps, self.total_reward, self.faults = -1, 0, 0.0, 0
         self.stepping = False
+        self._info: Any = None  # of the last step
         self._take(env)
         self._reader, self._run_seed, self._purpose, self._limit = reader, seed, purpose, limit
         self._actions: Array = np.empty((0, spec.action_size), np.float32)
@@ -118,7 +120,8 @@ class Slot:
 
     @property
     def finished(self) -> Episode:
-        return Episode(self.number, self.episode, self.total_reward, self.steps)
+        info = as_mapping(self._info)
+        return Episode(self.number, self.episode, self.total_reward, self.steps, success_of(info), info)
 
     def begin(self, episode: int, into: Observation) -> None:
         """Resets the environment for `episode`; its first observation goes into this slot's row."""
@@ -168,6 +171,7 @@ class Slot:
         if not self.saves_itself and self.steps < MOST_ACTIONS:
             self._remember(action)
         self.steps += 1
+        self._info = info
         self.total_reward += reward
         if self._limit is not None and self.steps >= self._limit:
             truncated = True

@@ -29,7 +29,8 @@ EVENTS_SHOWN = 4
 class Progress(Protocol):
     """Where a run stands. Read only when a frame is due, so properties that cost something are fine.
 
-    return_100: mean return of the last 100 training episodes, None or NaN before the first has ended.
+    return_100, length_100: means of the last 100 training episodes, None or NaN before the first has ended.
+    success_100: likewise, None where no episode says whether it was a success.
     losses: named numbers of the learner, in the order in which they are shown.
     """
 
@@ -41,6 +42,10 @@ class Progress(Protocol):
     def episodes(self) -> int: ...
     @property
     def return_100(self) -> float | None: ...
+    @property
+    def length_100(self) -> float | None: ...
+    @property
+    def success_100(self) -> float | None: ...
     @property
     def steps_per_second(self) -> float: ...
     @property
@@ -107,7 +112,8 @@ class Console:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One plain line per log interval; on a terminal the panel has shown it already.
 
-        metrics, as in metrics.jsonl: update, return_100, steps_per_second, updates_per_second, and the learner's own.
+        metrics, as in metrics.jsonl: update, return_100, length_100, success_100 (where there is one),
+        steps_per_second, updates_per_second, and the learner's own.
         """
         self._waits = _waits(metrics)
         if self._animated:
@@ -117,6 +123,8 @@ class Console:
         parts = [
             f"step {step:,}/{self.total_steps:,} ({self._done(step, updates):.0%})",
             f"return {number(metrics.get('return_100'))}",
+            f"length {number(metrics.get('length_100'))}",
+            *([f"success {number(metrics['success_100'])}"] if "success_100" in metrics else []),
             f"updates {updates:,}",
             f"{number(steps_rate)} steps/s",
             f"{number(updates_rate)} updates/s",
@@ -126,8 +134,11 @@ class Console:
         ]
         self._print(" | ".join(parts))
 
-    def evaluation(self, step: int, mean: float, std: float, episodes: int, best: bool) -> None:
-        result = f"{number(mean)} (std {number(std)})"
+    def evaluation(
+        self, step: int, mean: float, std: float, episodes: int, best: bool, success: float | None = None
+    ) -> None:
+        """success: the share of episodes that were one, where they say so."""
+        result = f"{number(mean)} (std {number(std)})" + ("" if success is None else f", success {number(success)}")
         self._evaluation = f"{result} at step {step:,}"
         if best:
             self._best = f"{number(mean)} at step {step:,}"
@@ -230,10 +241,9 @@ class Console:
         counts = f"{step:,} of {self.total_steps:,} steps ({number(steps_rate)}/s)   {updates:,}"
         counts += f" of {self.total_updates:,}" if self.total_updates is not None else ""
         table.add_row("", Text(f"{counts} updates ({number(updates_rate)}/s)"))
-        table.add_row(
-            "training",
-            Text.assemble((number(progress.return_100), "bold"), f" mean return   {progress.episodes:,} episodes"),
-        )
+        success = "" if progress.success_100 is None else f"success {number(progress.success_100)}   "
+        means = f" mean return   {success}{number(progress.length_100)} mean length   {progress.episodes:,} episodes"
+        table.add_row("training", Text.assemble((number(progress.return_100), "bold"), means))
 
 
 def number(value: float | None) -> str:

@@ -14,7 +14,7 @@ class Logger(Protocol):
     """Somewhere that a run's numbers go to."""
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Numbers by name, at an environment step."""
+        """Numbers by `group/name`, at an environment step."""
         ...
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
@@ -45,4 +45,4 @@ def open_logger(
         return WeightsAndBiases(path, settings, quiet)
     from offbeat.observe.tensorboard import TensorBoard
 
-    return TensorBoard(path / "tensorboard", purge_step=purge_step)
+    return TensorBoard(path / "tensorboard", settings, purge_step)

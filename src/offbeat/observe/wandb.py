@@ -1,4 +1,4 @@
-"""Weights & Biases: the same numbers as metrics.jsonl, over environment steps."""
+"""Weights & Biases: the same numbers as metrics.jsonl, in groups, over environment steps."""
 
 from __future__ import annotations
 

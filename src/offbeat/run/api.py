@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import shutil
 import traceback
@@ -52,11 +53,9 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class EvaluationOfRun:
-    """Returns and lengths of each episode, and the video if one was asked for."""
+class EvaluationOfRun(Evaluation):
+    """An evaluation of a checkpoint, and the video if one was asked for."""
 
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
     video: Path | None = None
 
 
@@ -166,11 +165,12 @@ def evaluate_run(
     with closing(saved.vector(episodes)) as vector:
         results = evaluate(vector, saved.policy(vector), episodes)
     assert results is not None  # only a wish to stop gives None
+    result = EvaluationOfRun(saved.step, saved.version, *results)
     if not video:
-        return EvaluationOfRun(*results)
+        return result
     with closing(saved.vector(1, render_mode="rgb_array")) as vector:
         film = saved.write_video(record(vector, saved.policy(vector)), vector, f"step-{saved.step}")
-    return EvaluationOfRun(*results, video=film)
+    return dataclasses.replace(result, video=film)
 
 
 def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop) -> RunResult:

@@ -182,6 +182,7 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
             reward_shaping=shaping,
             total_steps=run.total_steps,
             trace=recording.trace,
+            infos=callbacks is not None and callbacks.see("on_chunk"),
         )
 
     def evaluate(weights: Memory, control: Memory, layout: Layout) -> evaluator_process.Job:

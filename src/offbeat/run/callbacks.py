@@ -36,6 +36,8 @@ class ChunkEvent(Event):
     """New experience is in replay; with collectors=0, no update has seen it yet.
 
     Copy what you keep of the chunk's arrays: with collectors they are replay's own, which are written over in time.
+    `chunk.finished` are the episodes that ended in it, each with its `success` and final `info`; of an info from a
+    collector there is what `offbeat.envs.infos.portable` leaves.
     """
 
     method: ClassVar[str] = "on_chunk"
@@ -115,6 +117,10 @@ class Callbacks:
             for method in METHODS:
                 if hasattr(callback, method):
                     self._methods[method].append((f"{_called(callback)}.{method}", getattr(callback, method)))
+
+    def see(self, method: str) -> bool:
+        """Whether a callback has this method."""
+        return bool(self._methods[method])
 
     def tell(self, event: ChunkEvent | UpdateEvent | EvaluationEvent | CheckpointEvent) -> str | None:
         """Calls every callback; returns the reason of the first that wants the run to end."""

@@ -11,20 +11,27 @@ import numpy as np
 from offbeat.collect.rollout import advance
 from offbeat.envs import Vector
 from offbeat.policies import Policy
-from offbeat.types import Array
+from offbeat.types import Array, Episode
 
 MOST_ENVIRONMENTS = 16
 """Episodes are spread over at most this many environments, stepped side by side."""
 
+Played = tuple[tuple[float, ...], tuple[int, ...], tuple[bool | None, ...]]
+"""Returns, lengths and successes of episodes."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths of every episode, and the weights (by version) and step that they belong to."""
+    """Returns and lengths of every episode, and the weights (by version) and step that they belong to.
+
+    successes: of every episode, None for one whose final info does not say; () where none says.
+    """
 
     step: int
     version: int
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    successes: tuple[bool | None, ...] = ()
 
     @property
     def mean_return(self) -> float:
@@ -35,10 +42,21 @@ class Evaluation:
         return float(np.std(self.returns))
 
     @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the episodes that say whether they were a success; None where none does."""
+        known = [each for each in self.successes if each is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
     def episodes(self) -> int:
         return len(self.returns)
 
     def to_json(self) -> dict[str, Any]:
+        rate = self.success_rate
         return {
             "step": self.step,
             "version": self.version,
@@ -46,18 +64,17 @@ class Evaluation:
             "std_return": self.std_return,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
+            **({} if rate is None else {"success_rate": rate, "successes": list(self.successes)}),
         }
 
 
-def evaluate(
-    vector: Vector, policy: Policy, episodes: int, stop: Callable[[], bool] = lambda: False
-) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
-    """Returns and lengths of `episodes` episodes from the vector's first seeds on, or None when `stop` says so.
+def evaluate(vector: Vector, policy: Policy, episodes: int, stop: Callable[[], bool] = lambda: False) -> Played | None:
+    """Returns, lengths and successes of `episodes` episodes from the vector's first seeds on; None when told to stop.
 
     Each environment plays a fixed share of the episodes, so that short ones are not counted more often than long ones.
     """
     share = [episodes // vector.num_envs + (env < episodes % vector.num_envs) for env in range(vector.num_envs)]
-    results: dict[tuple[int, int], tuple[float, int]] = {}
+    results: dict[tuple[int, int], Episode] = {}
     observation = vector.reset()
     carry = policy.initial_carry(vector.num_envs)
     while len(results) < episodes:
@@ -67,9 +84,11 @@ def evaluate(
         observation, carry = moved.step.observation, moved.carry
         for episode in moved.step.finished:
             if episode.episode < share[episode.env]:
-                results[episode.episode, episode.env] = episode.total_reward, episode.length
+                results[episode.episode, episode.env] = episode
     ordered = [results[key] for key in sorted(results)]
-    return tuple(total for total, _ in ordered), tuple(length for _, length in ordered)
+    totals, lengths = tuple(each.total_reward for each in ordered), tuple(each.length for each in ordered)
+    successes = tuple(each.success for each in ordered)
+    return totals, lengths, () if set(successes) == {None} else successes
 
 
 def record(vector: Vector, policy: Policy, most_frames: int = 1_000) -> list[Array]:

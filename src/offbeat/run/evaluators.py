@@ -132,8 +132,7 @@ class ProcessEvaluator:
         found: list[Evaluation] = []
         while (message := self._child.receive()) is not None:
             step, _ = self._waiting.popleft()
-            version, returns, lengths = message[1]
-            found.append(Evaluation(step, version, returns, lengths))
+            found.append(Evaluation(step, *message[1]))
             self._child.progressed()
             self._asked_boot = 0
         if (death := self._child.look()) is not None:

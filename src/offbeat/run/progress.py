@@ -12,7 +12,7 @@ import numpy as np
 from offbeat.types import Chunk
 
 WINDOW = 100
-"""Training returns are averaged over this many latest episodes."""
+"""Training returns, lengths and successes are averaged over this many latest episodes."""
 RATE_SECONDS = 10.0
 """Rates are measured over at most about this long."""
 
@@ -25,6 +25,7 @@ class Progress:
         self.step = self.updates = self.calls = self.episodes = 0
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.successes: deque[bool] = deque(maxlen=WINDOW)  # of episodes whose final info says
         self.losses: Mapping[str, float] = {}
         self.best_return: float | None = None
         self._every = dict(every)
@@ -40,6 +41,10 @@ class Progress:
     @property
     def length_100(self) -> float | None:
         return float(np.mean(self.lengths)) if self.lengths else None
+
+    @property
+    def success_100(self) -> float | None:
+        return float(np.mean(self.successes)) if self.successes else None
 
     @property
     def wall_seconds(self) -> float:
@@ -72,6 +77,8 @@ class Progress:
         for episode in chunk.finished:
             self.returns.append(episode.total_reward)
             self.lengths.append(episode.length)
+            if episode.success is not None:
+                self.successes.append(episode.success)
 
     def due(self, event: str) -> bool:
         return bool(self._every[event]) and self.step >= self._next[event]
@@ -90,6 +97,7 @@ class Progress:
         return {
             "returns": list(self.returns),
             "lengths": list(self.lengths),
+            "successes": list(self.successes),
             "losses": dict(self.losses),
             "best_return": self.best_return,
             "next": dict(self._next),
@@ -101,6 +109,7 @@ class Progress:
         self.calls, self.episodes = counters["calls"], counters["episodes"]
         self.returns.extend(bookkeeping["returns"])
         self.lengths.extend(bookkeeping["lengths"])
+        self.successes.extend(bookkeeping.get("successes", ()))  # checkpoints of before there were any have none
         self.losses, self.best_return = bookkeeping["losses"], bookkeeping["best_return"]
         self._next |= bookkeeping["next"]
         self._earlier_seconds = bookkeeping["wall_seconds"]

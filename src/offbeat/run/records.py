@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.observe.console import Console
+from offbeat.observe.groups import grouped
 from offbeat.observe.jsonl import Jsonl
 from offbeat.observe.jsonl import read as read_jsonl
 from offbeat.observe.loggers import Logger, open_logger
@@ -40,7 +41,13 @@ class Records:
             if not file.truncate(lengths[name]):
                 self.note(f"{file.path} is shorter than at the checkpoint: earlier lines are missing and stay so")
         self.history = [
-            Evaluation(line["step"], line["version"], tuple(line["returns"]), tuple(line["lengths"]))
+            Evaluation(
+                line["step"],
+                line["version"],
+                tuple(line["returns"]),
+                tuple(line["lengths"]),
+                tuple(line.get("successes", ())),
+            )
             for line in read_jsonl(self._files["evaluations"].path)
         ]
 
@@ -50,16 +57,20 @@ class Records:
         shown = {name: value for name, value in numbers.items() if value is not None}
         self.console.log(progress.step, {"update": progress.updates, **shown})
         for logger in self._loggers:
-            logger.write(progress.step, shown)
+            logger.write(progress.step, grouped(shown))
 
     def evaluation(self, result: Evaluation, best: bool) -> None:
-        step, mean, std = result.step, result.mean_return, result.std_return
+        step, mean, std, success = result.step, result.mean_return, result.std_return, result.success_rate
         self.history.append(result)
         self._files["evaluations"].write(result.to_json())
-        self.console.evaluation(step, mean, std, result.episodes, best)
-        self.directory.log(f"step {step}: evaluation {mean:.6g} (std {std:.3g})")
+        self.console.evaluation(step, mean, std, result.episodes, best, success)
+        succeeded = "" if success is None else f", success {success:.3g}"
+        self.directory.log(f"step {step}: evaluation {mean:.6g} (std {std:.3g}){succeeded}")
+        numbers = {"return": mean, "return_std": std, "length": result.mean_length}
+        if success is not None:
+            numbers["success"] = success
         for logger in self._loggers:
-            logger.write(step, {"evaluation_return": mean, "evaluation_return_std": std})
+            logger.write(step, grouped(numbers, "eval"))
 
     def checkpoint(self, step: int, path: Path) -> None:
         if step:
@@ -104,4 +115,5 @@ def _shown(evaluation: Evaluation | None) -> dict[str, Any] | None:
         "std_return": evaluation.std_return,
         "episodes": evaluation.episodes,
         "env_steps": evaluation.step,
+        **({} if evaluation.success_rate is None else {"success_rate": evaluation.success_rate}),
     }

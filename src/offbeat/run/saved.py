@@ -37,6 +37,7 @@ class SavedPolicy:
         self.path = RunDirectory.open(path).path
         snapshot = Checkpoints(self.path).load(checkpoint)
         self.step, self._notes = int(snapshot.values["steps"]), snapshot.notes
+        self.version = int(snapshot.arrays["learner/updates"])
         algorithm = self._notes["algorithm"]
         self._acting = ALGORITHMS[algorithm].acts_with
         own = _without_training_code(self._notes["config"], self._acting)
