@@ -15,7 +15,10 @@ PACKAGE = Path(offbeat.__file__).parent
 BACKENDS = {"torch", "jax"}
 
 # Everybody may import these; they import one another only.
-BASE = {"types", "errors", "memory", "descriptors", "ranges", "streams", "references", "durable", "trace"}
+BASE = {
+    *("types", "errors", "foreign_names", "memory", "descriptors"),
+    *("ranges", "streams", "references", "durable", "trace"),
+}
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.
 ALLOWED: dict[str, set[str]] = {
@@ -30,7 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "observe": set(),
     "deploy": {"policies", "weights"},
     "coercion": set(),
-    "settings": {"algorithms.configs", "coercion"},
+    "settings": {"algorithms.configs", "coercion", "settings_page"},
+    "settings_page": {"algorithms.configs", "coercion", "settings"},
     "flags": {"algorithms.configs", "coercion", "settings"},
     "presets": {"algorithms.configs", "coercion", "settings"},
     "run": {

@@ -25,9 +25,11 @@ from offbeat.settings import (
     load_yaml,
     make,
     merge,
+    own_settings,
     read,
     run_settings,
     settings_of,
+    spread_rate,
     train_settings,
 )
 
@@ -139,6 +141,7 @@ def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
     values, complete = _read_file(algorithm, value_after(argv, "--config"))
     given = {name: value for name in ("env", "preset") if (value := value_after(argv, flag(name))) is not None}
     asked = read(train_settings(algorithm), given, flag)
+    [values] = spread_rate(algorithm_named(algorithm), [values])
     return values if complete else merge(presets.pick(algorithm, values | asked, flag)[1], values)
 
 
@@ -146,7 +149,7 @@ def _train_groups(algorithm: str) -> Groups:
     return {
         "": settings_of(TrainOptions),
         "run": run_settings(algorithm),
-        algorithm: settings_of(algorithm_named(algorithm)),
+        algorithm: own_settings(algorithm),
     }
 
 

@@ -140,6 +140,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def text_of(value: Any) -> str:
+    """A value as a flag would be given it: lists with spaces, mappings as key=value, `none` for nothing."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={text_of(entry)}" for key, entry in value.items()) or NONE
+    if isinstance(value, list | tuple):
+        return " ".join(text_of(entry) for entry in value) or NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    return NONE if value is None else str(references.name_of(value) if callable(value) else value)
+
+
 def suggest(word: Any, known: Iterable[str]) -> str | None:
     """The known word that is closest to a misspelt one, if any is close."""
     close = difflib.get_close_matches(str(word).lower().replace("-", "_"), list(known), n=1)

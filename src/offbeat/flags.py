@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
+from offbeat import foreign_names
 from offbeat.coercion import NONE, alternatives, suggest
 from offbeat.errors import UsageError
 from offbeat.settings import Setting, parse_yaml, text_of
@@ -91,8 +92,11 @@ def _given(command: str, argv: Sequence[str], settings: Sequence[Setting]) -> se
         spelt, equals, _ = word.partition("=")
         spelt = spelt.replace("_", "-")
         if spelt not in names:
-            close = suggest(spelt[2:], [name[2:].replace("-", "_") for name in names])
-            remedy = f"did you mean {flag(close)}?" if close else f"see offbeat {command} --help"
+            known = [name[2:].replace("-", "_") for name in names]
+            close = suggest(spelt[2:], known)
+            remedy = foreign_names.answer(spelt[2:], known, flag) or (
+                f"did you mean {flag(close)}?" if close else f"see offbeat {command} --help"
+            )
             raise UsageError(f"there is no flag {spelt} for offbeat {command}; {remedy}")
         if names[spelt] in given:
             raise UsageError(f"{flag(names[spelt])} is given twice; give it once")

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import yaml
 
-from offbeat import references
+from offbeat import foreign_names, references
 from offbeat.algorithms.configs import ALGORITHMS, Config, Run
 from offbeat.coercion import (
     NONE,
@@ -34,6 +34,7 @@ from offbeat.coercion import (
     plain,
     shown,
     suggestion,
+    text_of,
     type_words,
 )
 from offbeat.errors import UsageError
@@ -187,6 +188,8 @@ def _checked(setting: Setting, value: Any, spell: Spell) -> Any:
 
 def _unknown(what: str, key: Any, known: Iterable[str], spell: Spell) -> str:
     known = list(known)
+    if what == "setting" and isinstance(key, str) and (ours := foreign_names.answer(key, known, spell)) is not None:
+        return f"there is no setting {shown(key)}; {ours}"
     listing = f"; there is {', '.join(spell(name) for name in known)}"
     return f"there is no {what} {shown(key)}{suggestion(key, known, spell) or listing}"
 
@@ -205,7 +208,44 @@ def algorithm_named(name: Any) -> Any:
 
 def train_settings(algorithm: str) -> tuple[Setting, ...]:
     """The keys that training with an algorithm takes: the run's, then its own."""
-    return run_settings(algorithm) + settings_of(algorithm_named(algorithm))
+    return run_settings(algorithm) + own_settings(algorithm)
+
+
+def own_settings(algorithm: str) -> tuple[Setting, ...]:
+    """The algorithm's own keys, and `learning_rate` for all groups where each has a rate of its own."""
+    owner = algorithm_named(algorithm)
+    return settings_of(owner) + shared_rate(owner)
+
+
+RATE = "learning_rate"
+
+
+def shared_rate(owner: type) -> tuple[Setting, ...]:
+    """The key `learning_rate`, where a settings class has rates of groups only; no field stands behind it."""
+    rates = _group_rates(owner)
+    if not rates:
+        return ()
+    names = ", ".join(each.name for each in rates)
+    text = f"Sets {names} at once; one that is given by its own name wins."
+    return (Setting(RATE, rates[0].hint, None, text, rates[0].limits),)
+
+
+def _group_rates(owner: type) -> list[Setting]:
+    return [each for each in settings_of(owner) if each.name.endswith(f"_{RATE}") and not each.union]
+
+
+def spread_rate(owner: type, layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The layers with `learning_rate` as the rates of the groups that the same layer does not name.
+
+    A group that is fixed (the temperature may be) learns nothing, and so has no rate to set.
+    """
+    kinds = {key: value for layer in layers for key, value in layer.items()}
+    groups = [each.name for each in _group_rates(owner) if kinds.get(each.name.removesuffix(f"_{RATE}")) != "fixed"]
+    spread = []
+    for layer in layers:
+        shared = dict.fromkeys(groups, layer[RATE]) if groups and RATE in layer else {}
+        spread.append({**shared, **{key: value for key, value in layer.items() if not (groups and key == RATE)}})
+    return spread
 
 
 def run_settings(algorithm: str) -> tuple[Setting, ...]:
@@ -240,7 +280,7 @@ def make(owner: type, *layers: Mapping[str, Any], spell: Spell = str) -> Any:
     """An instance of a settings dataclass from layers of checked flat values; keys of others are left alone."""
     settings = settings_of(owner)
     values = flat_values(owner())
-    for layer in layers:
+    for layer in spread_rate(owner, layers):
         for each in settings:
             if each.union and layer.get(each.union, values[each.union]) != values[each.union]:
                 values.pop(each.name, None)
@@ -352,47 +392,9 @@ def _dump(values: dict[str, Any]) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
-def markdown() -> str:
-    """The page docs/settings.md."""
-    lines = [
-        "# Settings",
-        "",
-        "Made from the dataclasses by `python -m offbeat.settings --markdown`; do not edit by hand.",
-        "",
-        "The same names everywhere: `total_steps=20000` in Python, `total_steps: 20000` in a YAML file,",
-        "`--total-steps 20000` on the command line. A flag wins over the file, the file over the environment's",
-        "[preset](presets.md), the preset over the default, and of `env_kwargs` each key for itself; ranges are",
-        "checked wherever a value comes from. `none` means no value (an empty list where the setting is a list, no key",
-        "at all for `env_kwargs`). A setting of one kind (`temperature_value`) goes only with that kind; in YAML and",
-        "Python a mapping says the same: `temperature: {kind: fixed, value: 0.2}`.",
-    ]
-    for title, owner in {"run": Run, **ALGORITHMS}.items():
-        lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]
-        if without := getattr(owner, "without", ()):
-            lines += [f"It has none of these settings of a run: {', '.join(f'`{name}`' for name in without)}.", ""]
-        lines += ["| setting | value | default | range | meaning |", "|---|---|---|---|---|"]
-        lines += ["| " + " | ".join(_row(each)) + " |" for each in settings_of(owner)]
-    return "\n".join(lines) + "\n"
-
-
-def _row(setting: Setting) -> tuple[str, ...]:
-    only = f" Only with {setting.union} {' or '.join(setting.of)}." if setting.union else ""
-    default = f"`{setting.default_words}`" if setting.default != "" else "required"
-    return f"`{setting.name}`", type_words(setting.hint), default, setting.range, setting.help + only
-
-
-def text_of(value: Any) -> str:
-    """A value as a flag would be given it: lists with spaces, mappings as key=value, `none` for nothing."""
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}={text_of(entry)}" for key, entry in value.items()) or NONE
-    if isinstance(value, list | tuple):
-        return " ".join(text_of(entry) for entry in value) or NONE
-    if isinstance(value, bool):
-        return str(value).lower()
-    return NONE if value is None else str(references.name_of(value) if callable(value) else value)
-
-
 if __name__ == "__main__":
+    from offbeat.settings_page import markdown
+
     if sys.argv[1:] != ["--markdown"]:
         sys.exit("usage: python -m offbeat.settings --markdown > docs/settings.md")
     print(markdown(), end="")

@@ -49,12 +49,13 @@ class Interrupting:
 
 
 def test_an_interrupted_run_is_saved_and_then_ends_the_loop_around_it(tmp_path: Path) -> None:
-    begun = []
-    with pytest.raises(KeyboardInterrupt) as caught:
+    def seeds() -> None:
         for seed in range(3):
-            begun.append(seed)
             train(tmp_path, name=str(seed), seed=seed, callbacks=[Interrupting(signal.SIGINT)])
-    assert begun == [0]
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        seeds()
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
     error = caught.value
     assert isinstance(error, RunInterrupted)
     assert (error.result.path, error.result.status) == (tmp_path / "0", "stopped")

@@ -13,7 +13,6 @@ from offbeat.policies.heads import HEADS, Head
 from offbeat.policies.mlp import BACKENDS
 from offbeat.types import Array, EnvSpec, Weights
 
-
 _CHOOSING = ("greedy", "categorical", "multi_categorical")
 
 

@@ -114,8 +114,8 @@ def resume(
     """Goes on with a run from a checkpoint. total_steps and total_updates are totals, not additions.
 
     stop_return: another one, where the run is not to end at its own. callbacks: as for `train`; those that the run
-    began with are not kept. Ctrl-C is as for `train`. env, eval_env and further callables (actor, critic, reward_shaping, ...) replace what a
-    file could not hold.
+    began with are not kept. Ctrl-C is as for `train`. env, eval_env and further callables (actor, critic,
+    reward_shaping, ...) replace what a file could not hold.
     """
     occupy_standard()
     directory = RunDirectory.open(path)
