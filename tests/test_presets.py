@@ -206,7 +206,10 @@ def test_the_sentence_names_what_holds_of_the_preset(zoo: dict[str, Any]) -> Non
     assert presets.sentence(from_flags("--env Own-v0 --total-steps 7")) == (
         "preset: sac on Own-v0 (gamma 0.9, temperature fixed, temperature_value 0.3); flags override"
     )
-    assert "(nothing of it is left)" in str(presets.sentence(from_python("Own-v1", gamma=0.1, env_kwargs={})))
+    assert presets.sentence(from_python("Own-v1", gamma=0.1, env_kwargs={})) is None
+    zoo["Own-v2"] = {"gamma": SAC().gamma, "tau": 0.5}
+    assert presets.sentence(from_python("Own-v2")) == "preset: sac on Own-v2 (tau 0.5); flags override"
+    assert presets.sentence(from_python("Own-v2", tau=0.1)) is None
     assert presets.sentence(from_flags("--env X")) is None
     assert presets.sentence(from_flags("--env Own-v0 --preset none")) is None
 
@@ -227,9 +230,45 @@ def test_a_run_says_its_preset_and_resume_asks_for_none(
     assert parse_yaml((run.path / "config.yaml").read_text()) == {**record, "total_steps": 140}
 
 
-def test_too_few_steps_for_the_warmup_of_a_preset_are_refused_with_the_preset_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"total_steps=500 with warmup_steps=10000 .*preset: sac on Hopper-v5"):
-        offbeat.train("sac", "Hopper-v5", total_steps=500, out=tmp_path)
+def test_too_few_steps_are_refused_with_both_ways_out_and_the_preset_where_it_is_the_cause(tmp_path: Path) -> None:
+    both = r"total_steps=100 with warmup_steps=200 .* use total_steps >= 201, or fewer warmup_steps$"
+    with pytest.raises(UsageError, match=both):
+        offbeat.train("sac", "Pendulum-v1", total_steps=100, warmup_steps=200, out=tmp_path)
+    rollout = r"total_steps=10 does not make one rollout, rollout_steps=32 of 8 environment.* use total_steps >= 256, "
+    with pytest.raises(UsageError, match=rollout + r"or fewer rollout_steps; preset: ppo on CartPole-v1"):
+        offbeat.train("ppo", "CartPole-v1", total_steps=10, out=tmp_path)
+    with pytest.raises(UsageError, match=r"or fewer rollout_steps$"):
+        offbeat.train("ppo", "CartPole-v1", total_steps=10, rollout_steps=64, out=tmp_path)
+
+
+def test_random_and_warmup_steps_that_nobody_set_are_at_most_a_quarter_of_a_run(zoo: dict[str, Any]) -> None:
+    zoo["Own-v2"] = {"warmup_steps": 5_000}
+    cases = {
+        "--env X": (1_000, 1_000),
+        "--env X --total-steps 4000": (1_000, 1_000),
+        "--env X --total-steps 500": (125, 125),
+        "--env X --total-steps 1": (1, 1),
+        "--env X --total-steps 500 --warmup-steps 400": (125, 400),
+        "--env X --total-steps 500 --random-steps 1000": (1_000, 125),
+        "--env X --total-steps 500 --capacity 200": (125, 125),
+        "--env Own-v2 --total-steps 8000": (1_000, 2_000),
+    }
+    for line, expected in cases.items():
+        run = from_flags(line).run
+        assert (run.random_steps, run.warmup_steps) == expected, line
+    assert presets.short_run(from_flags("--env X")) is None
+    said = "short run: random_steps 125, warmup_steps 125 (otherwise random_steps 1000, warmup_steps 1000)"
+    assert presets.short_run(from_flags("--env X --total-steps 500")) == said
+    said = "short run: warmup_steps 2000 (otherwise warmup_steps 5000)"
+    assert presets.short_run(from_flags("--env Own-v2 --total-steps 8000")) == said
+    assert presets.short_run(from_flags("--env X --total-steps 500 --random-steps 0 --warmup-steps 9")) is None
+    assert presets.short_run(read_train("ppo", ["--env", "X", "--total-steps", "500"])) is None
+
+
+def test_the_record_of_a_short_run_repeats_it(tmp_path: Path) -> None:
+    config, file = from_flags("--env X --total-steps 500"), tmp_path / "config.yaml"
+    file.write_text(write_yaml(config, {"offbeat": "0"}))
+    assert from_flags(f"--config {file}") == config
 
 
 def test_help_shows_the_values_of_the_preset_and_where_it_comes_in(

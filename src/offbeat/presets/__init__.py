@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from offbeat import settings
-from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs import Config, Run
 from offbeat.coercion import Spell, shown
 from offbeat.errors import UsageError
 
@@ -49,18 +49,53 @@ def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> 
     """As `settings.assemble`: later layers win, below them all lies the preset that they ask for, then the defaults."""
     given = {key: value for layer in layers for key, value in layer.items()}
     name, preset = pick(algorithm, given, spell)
-    return settings.assemble(algorithm, preset, *layers, {"preset": name}, spell=spell)
+    short = _for_short_runs(algorithm, preset, preset | given)
+    return settings.assemble(algorithm, preset, short, *layers, {"preset": name}, spell=spell)
+
+
+SHARE_BEFORE_LEARNING = 4
+"""Random and warm-up steps that nobody has asked for are at most one part in so many of a run."""
+
+
+def _for_short_runs(algorithm: str, preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Fewer random and warm-up steps than the preset or the defaults have, where these would be most of a short run."""
+    most = max(1, given.get("total_steps", Run().total_steps) // SHARE_BEFORE_LEARNING)
+    usual = {each.name: preset.get(each.name, each.default) for each in settings.run_settings(algorithm)}
+    names = [name for name in ("random_steps", "warmup_steps") if usual.get(name, 0) > most]
+    return dict.fromkeys(names, most)
+
+
+def short_run(config: Config) -> str | None:
+    """What a short run has less of than the preset or the defaults say; None where it is long enough."""
+    values = settings.flat_values(config.run)
+    preset = pick(config.algorithm, values)[1] if config.run.preset in presets_of(config.algorithm) else {}
+    short = _for_short_runs(config.algorithm, preset, values)
+    fewer = [name for name, steps in short.items() if values[name] == steps]
+    if not fewer:
+        return None
+    usual = {name: preset.get(name, getattr(Run(), name)) for name in fewer}
+    return f"short run: {_listing({name: values[name] for name in fewer})} (otherwise {_listing(usual)})"
+
+
+def kept(config: Config) -> dict[str, Any]:
+    """What a config has of its preset and would not have without it."""
+    if config.run.preset not in presets_of(config.algorithm):
+        return {}
+    values = settings.flat_values(config.run) | settings.flat_values(config.learner)
+    without = settings.build(config.algorithm, {})
+    defaults = settings.flat_values(without.run) | settings.flat_values(without.learner)
+    preset = pick(config.algorithm, values)[1]
+    return {
+        key: value
+        for key, value in preset.items()
+        if settings.merge(values, {key: value}) == values and (key not in defaults or value != defaults[key])
+    }
 
 
 def sentence(config: Config) -> str | None:
-    """Which preset a config was made with and what of it holds; None without a preset, or with one that is gone."""
-    name = config.run.preset
-    if name not in presets_of(config.algorithm):
-        return None
-    values = settings.flat_values(config.run) | settings.flat_values(config.learner)
-    _, preset = pick(config.algorithm, values)
-    kept = {key: value for key, value in preset.items() if settings.merge(values, {key: value}) == values}
-    return f"preset: {config.algorithm} on {name} ({_listing(kept) or 'nothing of it is left'}); flags override"
+    """Which preset a config was made with and what it changes; None where it changes nothing, or is gone."""
+    held = kept(config)
+    return f"preset: {config.algorithm} on {config.run.preset} ({_listing(held)}); flags override" if held else None
 
 
 def _listing(values: Mapping[str, Any]) -> str:
@@ -82,6 +117,8 @@ def markdown() -> str:
         "  [defaults](settings.md). `offbeat train td3 --env HalfCheetah-v5 --help` shows the preset's values.",
         "- Of `env_kwargs` each key counts for itself: `--env LunarLander-v3 --env-kwargs gravity=-5` keeps the",
         "  preset's `continuous=true`. `--env-kwargs none` goes without any.",
+        "- Random and warm-up steps of a preset, or of the defaults, are at most a quarter of `total_steps`; a short",
+        "  run says so in its first lines. Those that you set are as you set them.",
         "- `--preset none` goes without. `--preset HalfCheetah-v5` takes the preset of another environment, for",
         "  example for a factory (`--env my_package:make`) or another version of it; `env_kwargs` are left out then.",
         "- The `config.yaml` of a run names the preset and holds every setting, so that it repeats the run whatever",

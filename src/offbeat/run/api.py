@@ -180,8 +180,9 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
         closing(parts.runner(directory, console, stop)) as runner,
     ):
-        preset = presets.sentence(config) if checkpoint is None else None
-        console.start([*_introduction(config, parts, directory), *([] if preset is None else [preset])])
+        told = [presets.sentence(config), presets.short_run(config)] if checkpoint is None else []
+        choices = [each for each in told if each is not None]
+        console.start([*_introduction(config, parts, directory), *choices])
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
@@ -190,8 +191,8 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
                 f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end"
             )
         try:
-            if preset is not None:
-                directory.log(preset)
+            for each in choices:
+                directory.log(each)
             status = runner.train()
         except BaseException as error:
             runner.fail(traceback.format_exc())

@@ -256,10 +256,9 @@ def _generator(agent: Agent, place: Place) -> dict[str, Any]:
 def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs: int | None = None) -> Agent:
     agent, run = Agent.from_config(config, spec, shards, num_envs), config.run
     if agent.learner.planned_updates == 0:
-        raise UsageError(
-            f"total_steps={run.total_steps} {agent.source.why_none()}: nothing would be learned; use more steps"
-            + "".join(f"; {note}" for note in [presets.sentence(config)] if note is not None)
-        )
+        why, held = agent.source.why_none(), presets.kept(config)
+        named = any(f"{name}=" in why for name in held)
+        raise UsageError(f"total_steps={run.total_steps} {why}" + f"; {presets.sentence(config)}" * named)
     return agent
 
 

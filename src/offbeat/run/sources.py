@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
     def why_none(self) -> str:
-        """What makes no update due, after the number of steps."""
+        """What makes no update due, after the number of steps, and the remedies."""
         ...
 
     def ahead(self, updates: int) -> int:
@@ -119,7 +119,10 @@ class FromReplay:
 
     def why_none(self) -> str:
         ratio, warmup = self.pace.updates_per_step, self.pace.warmup_steps
-        return f"with warmup_steps={warmup} and updates_per_step={ratio:g} makes no update"
+        return (
+            f"with warmup_steps={warmup} and updates_per_step={ratio:g} makes no update: use total_steps >= "
+            f"{self.pace.covered(0) + 1}, or fewer warmup_steps"
+        )
 
     def ahead(self, updates: int) -> int:
         return self.pace.covered(updates) + self._slack
@@ -251,7 +254,8 @@ class FromRollouts:
 
     def why_none(self) -> str:
         size = f"rollout_steps={self._config.rollout_steps} of {self._at_once_envs} environment(s)"
-        return f"does not make one rollout, {size}"
+        least = self._config.rollout_steps * self._at_once_envs
+        return f"does not make one rollout, {size}: use total_steps >= {least}, or fewer rollout_steps"
 
     def ahead(self, updates: int) -> int:
         return 1 << 62
