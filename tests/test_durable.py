@@ -9,6 +9,7 @@ import pytest
 
 from faults import Crash, FaultyOs
 from offbeat import durable
+from offbeat.errors import OffbeatError
 
 
 def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -115,3 +116,34 @@ def test_a_link_is_seen_to_lead_out_or_not(tmp_path: Path) -> None:
     assert not durable.leads_out(root / "inside", root)
     assert durable.leads_out(root / "outside" / "file", root)
     assert durable.leads_out(root / ".." / "file", root)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links and pipes")
+def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    kinds = {"link": "a link", "dangling": "a link", "directory": "a directory", "pipe": "a pipe"}
+    for name, kind in kinds.items():
+        for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_RDWR):
+            with pytest.raises(OffbeatError, match=f"{name} is {kind}, but"):
+                durable.open_regular(tmp_path / name, flags)
+    with pytest.raises(OffbeatError, match="null is a device"):
+        durable.open_regular("/dev/null", os.O_WRONLY)
+    with pytest.raises(OffbeatError, match="directory is a directory"):
+        durable.write_file(tmp_path / "directory", b"new")
+    assert not (tmp_path / "new").exists()
+    os.close(durable.open_regular(tmp_path / "new", os.O_WRONLY | os.O_CREAT))
+    assert (tmp_path / "new").read_bytes() == b""
+
+
+def test_a_file_in_the_place_of_a_link_leaves_what_the_link_led_to(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"mine")
+    for name in ("file", ".file.aside"):
+        (tmp_path / name).symlink_to(tmp_path / "outside")
+    durable.write_file(tmp_path / "file", b"new", sync=False)
+    assert (tmp_path / "outside").read_bytes() == b"mine"
+    assert not (tmp_path / "file").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"

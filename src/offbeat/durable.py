@@ -5,40 +5,79 @@ Every operation goes through `os`, looked up when it is called, so that a test c
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from offbeat.errors import CheckpointError, OffbeatError
+
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would otherwise translate line ends
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would otherwise wait for ever
+_NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""What opening a link, a pipe without a reader and a directory for writing gives."""
 
 
-def create(path: Path, data: bytes) -> None:
+def open_regular(path: Path | str, flags: int) -> int:
+    """The descriptor of a regular file, which may be new. Anything else in its place is refused in words.
+
+    A link would let a run that somebody else made write to any file of ours, and a pipe would make us wait.
+    """
+    try:
+        descriptor = os.open(path, flags | _BINARY | _NO_FOLLOW | _AT_ONCE, 0o644)
+    except OSError as error:
+        if error.errno in _NOT_REGULAR:
+            raise _not_regular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(path)
+    return descriptor
+
+
+def _not_regular(path: Path | str) -> OffbeatError:
+    mode = os.lstat(path).st_mode
+    kinds = {"a link": stat.S_ISLNK, "a directory": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
+    kind = next((words for words, holds in kinds.items() if holds(mode)), "a device")
+    return OffbeatError(f"{path} is {kind}, but a run reads and writes regular files alone; remove it and try again")
+
+
+def create(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Writes a new file; one that exists already, a link included, is an error."""
-    append(path, 0, [data])
+    append(path, 0, [data], sync=sync)
 
 
-def append(path: Path, length: int, pieces: Iterable[bytes]) -> None:
+def append(path: Path, length: int, pieces: Iterable[bytes], *, sync: bool = True) -> None:
     """Writes the pieces at the end of a file of `length` bytes, or to a new file where `length` is 0."""
     mode = os.O_CREAT | os.O_EXCL if length == 0 else os.O_APPEND
-    descriptor = os.open(path, os.O_WRONLY | mode | _BINARY | _NO_FOLLOW, 0o644)
+    descriptor = open_regular(path, os.O_WRONLY | mode)
     try:
         for piece in pieces:
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Puts a file in place of the one that may be there, whole."""
+def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Puts a file in place of the one that may be there, whole.
+
+    sync: waits until it is on the disk. News that a crash may lose need not wait.
+    """
     aside = path.with_name(f".{path.name}.aside")
-    remove_file(aside)
-    create(aside, data)
-    rename(aside, path)
+    remove(aside)
+    create(aside, data, sync=sync)
+    try:
+        os.replace(aside, path)
+    except IsADirectoryError as error:
+        raise _not_regular(path) from error
+    if sync:
+        fsync_directory(path.parent)
 
 
 def rename(old: Path, new: Path) -> None:
@@ -49,7 +88,7 @@ def rename(old: Path, new: Path) -> None:
 
 def truncate(path: Path, length: int) -> None:
     """Cuts a file off after `length` bytes."""
-    descriptor = os.open(path, os.O_WRONLY | _BINARY | _NO_FOLLOW)
+    descriptor = open_regular(path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, length)
         os.fsync(descriptor)
@@ -86,6 +125,12 @@ def remove_file(path: Path) -> None:
         os.unlink(path)
     except FileNotFoundError:
         return
+
+
+def remove(path: Path) -> None:
+    """Removes whatever is there under a name, if anything is."""
+    if os.path.lexists(path):
+        remove_tree(path)
 
 
 def remove_tree(path: Path) -> None:
@@ -135,3 +180,9 @@ def read_file(path: Path, length: int | None = None) -> bytes:
 def leads_out(path: Path, root: Path) -> bool:
     """Whether a link takes `path` out of `root`."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def stay_inside(path: Path, root: Path) -> None:
+    """Refuses a path that a link takes out of `root`."""
+    if leads_out(path, root):
+        raise CheckpointError(f"{path} is a link that leads out of {root}; put what it leads to in its place")

@@ -20,13 +20,15 @@ from time import monotonic_ns, thread_time_ns, time_ns
 from types import TracebackType
 from typing import Any, Protocol
 
+from offbeat import durable
+
 BUFFERED_EVENTS = 2_000
 BUFFERED_NANOSECONDS = 500_000_000
 CUDA_TRACK = 1_000_000_000
 """Added to the process's id it numbers the track of its device, far above every thread: some viewers want tracks to be
 numbers, and no two of them the same in the whole file."""
 
-_APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_APPEND = os.O_WRONLY | os.O_APPEND
 _TAIL = 1 << 20  # bytes, more than any line has
 _quoted = functools.lru_cache(maxsize=1024)(json.dumps)
 
@@ -88,7 +90,7 @@ class Tracer:
         self._span_type = _CpuSpan if cpu else _Span
         self._lock = threading.Lock()
         self._due = 0
-        self._descriptor = os.open(path, _APPEND | os.O_CREAT, 0o644)
+        self._descriptor = durable.open_regular(path, _APPEND | os.O_CREAT)
         now, main = self._microseconds(monotonic_ns()), self._thread.track
         name = _metadata("process_name", now, self._pid, main, name=process)
         order = _metadata("process_sort_index", now, self._pid, main, sort_index=_sort_index(process))
@@ -107,7 +109,8 @@ class Tracer:
             return origin
         origin = time_ns()
         event = {"name": "begin", "ph": "i", "s": "g", "ts": 0, "pid": os.getpid(), "tid": threading.get_native_id()}
-        Path(path).write_bytes(f"[\n{json.dumps(event | {'args': {'unix_nanoseconds': origin}})},\n".encode())
+        first = f"[\n{json.dumps(event | {'args': {'unix_nanoseconds': origin}})},\n"
+        durable.write_file(Path(path), first.encode(), sync=False)
         return origin
 
     @staticmethod
@@ -120,7 +123,7 @@ class Tracer:
             return
         _cut(path)
         last = _metadata("process_labels", "0", os.getpid(), threading.get_native_id(), labels="ended")
-        descriptor = os.open(path, _APPEND)
+        descriptor = durable.open_regular(path, _APPEND)
         try:
             _append(descriptor, [last.removesuffix(",\n"), "\n]\n"])
         finally:
@@ -342,7 +345,7 @@ def _append(descriptor: int, lines: list[str]) -> None:
 def _origin(path: Path | str) -> int | None:
     """When the file was begun, in nanoseconds since 1970; None where there is no file, or not even its first event."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(durable.open_regular(path, os.O_RDONLY), "rb") as file:
             bracket, event = file.readline(), file.readline()
         return int(json.loads(event.strip().removesuffix(b","))["args"]["unix_nanoseconds"]) if bracket else None
     except (FileNotFoundError, ValueError, KeyError):
@@ -351,7 +354,7 @@ def _origin(path: Path | str) -> int | None:
 
 def _cut(path: Path | str) -> None:
     """Drops what follows the last event with its comma: how a file ends, or a line that a crash tore."""
-    with open(path, "r+b") as file:
+    with os.fdopen(durable.open_regular(path, os.O_RDWR), "r+b") as file:
         start = max(0, file.seek(0, os.SEEK_END) - _TAIL)
         file.seek(start)
         file.truncate(start + file.read().rfind(b",\n") + 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def export_policy(
     from safetensors.numpy import save
 
     aside, old = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("new", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
+    durable.remove(aside)
     aside.mkdir(parents=True)
     document = {
         "format": FORMAT,
@@ -41,11 +41,11 @@ def export_policy(
     weights = {name: np.array(array, order="C") for name, array in publication.weights.items()}
     durable.write_file(aside / "weights.safetensors", save(weights))
     durable.write_file(aside / "policy.json", json.dumps(document, indent=2).encode())
-    if directory.exists():
-        shutil.rmtree(old, ignore_errors=True)
+    if os.path.lexists(directory):
+        durable.remove(old)
         directory.rename(old)
     aside.rename(directory)
-    shutil.rmtree(old, ignore_errors=True)
+    durable.remove(old)
 
 
 class LoadedPolicy:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat import durable
 from offbeat.errors import OffbeatError
 
 
@@ -21,7 +22,7 @@ class Jsonl:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab")
+        self._file = os.fdopen(durable.open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """One line, handed to the operating system at once. JSON has no NaN and no infinity: both become null."""
@@ -40,8 +41,8 @@ class Jsonl:
 
         False where it does not: the file was moved, cut short or changed. The whole lines that are there stay.
         """
-        with self.path.open("rb") as reader:
-            kept = reader.read(length)
+        self._file.seek(0)
+        kept = self._file.read(length)
         end = kept.rfind(b"\n") + 1
         self._file.truncate(end)
         return end == length

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from offbeat import durable
 from offbeat.errors import UsageError
 
 
@@ -45,4 +46,5 @@ def open_logger(
         return WeightsAndBiases(path, settings, quiet)
     from offbeat.observe.tensorboard import TensorBoard
 
+    durable.stay_inside(path / "tensorboard", path)
     return TensorBoard(path / "tensorboard", settings, purge_step)

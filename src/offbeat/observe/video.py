@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat import durable
 from offbeat.errors import UsageError
 from offbeat.types import Array
 
@@ -48,6 +49,7 @@ def write_video(frames: Iterable[Array], path: Path | str, fps: int) -> Path:
     checked = _checked(frames)
     first = next(checked)
     path.parent.mkdir(parents=True, exist_ok=True)
+    durable.remove_file(path)  # never through a link
     try:
         (_write_mp4 if path.suffix == ".mp4" else _write_gif)(first, checked, path, fps)
     except BaseException:

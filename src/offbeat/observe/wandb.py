@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from offbeat import durable
 from offbeat.errors import OffbeatError
 
 PROJECT = "offbeat"
@@ -24,10 +25,11 @@ class WeightsAndBiases:
         import wandb
 
         mine = path / "wandb" / "id"
+        durable.stay_inside(mine, path)
         self._borrowed = wandb.run is not None
         self._run: Any = wandb.run or _begin(path, mine.read_text().strip() if mine.is_file() else None, quiet)
         mine.parent.mkdir(exist_ok=True)
-        mine.write_text(f"{self._run.id}\n")
+        durable.write_file(mine, f"{self._run.id}\n".encode())
         self._run.config.update(dict(settings), allow_val_change=True)
         self._names: set[str] = set()
         self._status = ""

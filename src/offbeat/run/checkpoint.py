@@ -171,7 +171,7 @@ class Checkpoints:
         """Makes the directories, and removes what a crashed save left aside."""
         for directory in (self._folders, self._replay):
             durable.make_directory(directory)
-            self._stay_inside(directory)
+            durable.stay_inside(directory, self.root)
         for name in durable.listing(self._folders):
             if name.startswith(_ASIDE):
                 durable.remove_tree(self._folders / name)
@@ -246,7 +246,7 @@ class Checkpoints:
                 raise CheckpointError(f"{which!r:.120} is not a checkpoint's name; use latest, best or a folder's name")
             return which
         pointer = self._folders / which
-        self._stay_inside(pointer)
+        durable.stay_inside(pointer, self.root)
         if durable.size(pointer) is None:
             raise CheckpointError(f"{self.root} has no checkpoint {which!r}: there is no file {pointer}")
         folder = durable.read_file(pointer, _LONGEST_POINTER).decode("ascii", "replace").removesuffix("\n")
@@ -261,12 +261,8 @@ class Checkpoints:
         except CheckpointError:
             return None
 
-    def _stay_inside(self, path: Path) -> None:
-        if durable.leads_out(path, self.root):
-            raise CheckpointError(f"{path} is a link that leads out of {self.root}; put the real file in its place")
-
     def _read(self, path: Path, limit: int) -> bytes:
-        self._stay_inside(path)
+        durable.stay_inside(path, self.root)
         found = durable.size(path)
         if found is None:
             raise CheckpointError(f"{path} is missing")

@@ -114,13 +114,12 @@ class RunDirectory:
         self._write("summary.json", values)
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
-        # Replaced, so that a reader sees a whole file; not synced: it is news, not state.
-        aside = self.path / f".{name}"
-        aside.write_text(json.dumps(values, indent=2) + "\n")
-        os.replace(aside, self.path / name)
+        # Not synced: it is news, not state.
+        durable.write_file(self.path / name, f"{json.dumps(values, indent=2)}\n".encode(), sync=False)
 
     def log(self, text: str) -> None:
-        with (self.path / "log.txt").open("a") as file:
+        descriptor = durable.open_regular(self.path / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
 

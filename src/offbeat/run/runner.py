@@ -77,6 +77,7 @@ class Runner:
         for sentence in inexact:
             self.records.note(sentence)
         self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
+        self.directory.log(f"resumed from {which} at step {self.progress.step}")  # before anything is changed
         self.records.go_back(snapshot.notes["files"])
         if self.records.history:
             last = self.records.history[-1]
@@ -84,7 +85,6 @@ class Runner:
         if self.checkpoints.forget_best_after(self.progress.step):
             self.progress.best_return = None  # it belonged to the steps that are taken back
         self._purge_step = self.progress.step + 1
-        self.directory.log(f"resumed from {which} at step {self.progress.step}")
 
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat import durable
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import ALGORITHMS, Config
 from offbeat.envs import Vector
@@ -77,6 +78,7 @@ class SavedPolicy:
         first = next(frames, None)
         if first is None:
             raise OffbeatError(f"{vector.spec.name} rendered no frame: it needs render_mode='rgb_array' for a video")
+        durable.stay_inside(self.path / "videos", self.path)
         path = self.path / "videos" / name
         return write_video(itertools.chain([first], frames), path, frame_rate(vector.owned[0]))
 
