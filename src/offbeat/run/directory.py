@@ -13,7 +13,8 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.algorithms.configs import Config
-from offbeat.errors import OffbeatError, RunBusyError, UsageError
+from offbeat.errors import OffbeatError, UsageError
+from offbeat.run.lock import RunLock
 from offbeat.settings import write_yaml
 
 HEARTBEAT_SECONDS = 2.0
@@ -24,7 +25,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._lock = RunLock(path)
         self._next_heartbeat = 0.0
 
     @classmethod
@@ -67,39 +68,10 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Takes the run for this process, or says who has it."""
-        handle = os.open(self.path, os.O_RDONLY) if os.name == "posix" else None
-        if handle is not None:
-            import fcntl
-
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                raise RunBusyError(
-                    f"{self.path} is running in process {self._owner()}: wait for it, or stop it (kill PID)"
-                ) from None
-        elif self._owner_is_alive():
-            raise RunBusyError(f"{self.path} is running in process {self._owner()}: wait for it, or stop it")
-        self._lock = handle
+        self._lock.take()
 
     def unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _owner(self) -> Any:
-        try:
-            return json.loads((self.path / "status.json").read_text())["pid"]
-        except (OSError, ValueError, KeyError):
-            return "unknown"
-
-    def _owner_is_alive(self) -> bool:
-        """Where directories cannot be locked: whether the process that last wrote status.json still beats."""
-        try:
-            status = json.loads((self.path / "status.json").read_text())
-        except (OSError, ValueError):
-            return False
-        return status["state"] == "running" and time.time() - status["heartbeat"] < 10 * HEARTBEAT_SECONDS
+        self._lock.release()
 
     def status(self, state: str, others: Callable[[], list[dict[str, Any]]] = list, *, force: bool = False) -> None:
         """Writes status.json, at most every two seconds unless forced. others: the run's other processes."""
