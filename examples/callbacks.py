@@ -22,10 +22,13 @@ class Coach:
     def on_chunk(self, event: ChunkEvent) -> None:
         for episode in event.chunk.finished:
             self.best_episode = max(self.best_episode, episode.total_reward)
+            event.run.log("best_episode", self.best_episode)  # in metrics.jsonl, on the console, in TensorBoard
 
     def on_evaluation(self, event: EvaluationEvent) -> str | None:
         mean = event.evaluation.mean_return
         print(f"step {event.step}: evaluation {mean:.1f}, best training episode {self.best_episode:.1f}")
+        if mean > self.enough - 200:
+            event.run.set_learning_rate(1e-4)  # with care, now that it is close
         return f"{mean:.1f} is enough" if mean >= self.enough else None  # a true answer ends the run, text says why
 
     def on_checkpoint(self, event: CheckpointEvent) -> None:

@@ -49,6 +49,7 @@ SHOWN_BY = {
     "eval_episodes": RHYTHM,
     "stop_return": "run/test_callbacks.py::test_stop_return_ends_the_run_at_the_first_evaluation_that_reaches_it",
     "checkpoint_every": RHYTHM,
+    "keep_checkpoints": "run/test_hooks.py::test_keep_checkpoints_is_how_many_of_the_newest_stay",
     "log_every": RHYTHM,
     "logger": f"{RUNNER}::test_logger_none_writes_no_tensorboard",
     "device": f"{RUNNER}::test_what_cannot_work_is_refused_before_anything_is_created",

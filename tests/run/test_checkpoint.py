@@ -193,6 +193,28 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path) -> None:
         loaded(tmp_path, "best")
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(1, [4]), (3, [2, 3, 4]), (None, [0, 1, 2, 3, 4])])
+def test_so_many_checkpoints_of_the_line_are_kept_and_each_has_its_replay(
+    tmp_path: Path, keep: int | None, kept: list[int]
+) -> None:
+    run = Run(tmp_path, capacity=10, keep=keep)
+    saved = [(run.steps(7).save(), len(run.model.log)) for _ in range(5)]
+    assert run.checkpoints.names() == [saved[index][0] for index in kept]
+    for name, rows in (saved[index] for index in kept):
+        Checkpoints(tmp_path).verify(name)
+        assert_same_rows(loaded(tmp_path, name, capacity=10), run.model, rows)
+
+
+def test_what_a_run_that_went_back_no_longer_has_made_is_not_among_those_kept(tmp_path: Path) -> None:
+    run = Run(tmp_path, keep=3)
+    saved = [run.steps(3).save() for _ in range(3)]
+    again = Run(tmp_path, keep=3)
+    again.checkpoints.load_replay(saved[0], {"0": again.shard})
+    assert run.checkpoints.names() == saved
+    new = again.steps(20).save()
+    assert again.checkpoints.names() == [saved[0], new]
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_replay_files_stay_bounded_over_many_saves(tmp_path: Path, resume: bool) -> None:
     run = Run(tmp_path, capacity=60, segment_bytes=3_000)

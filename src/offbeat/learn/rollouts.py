@@ -47,9 +47,9 @@ class RolloutLearner(Learner):
     def progress(self) -> float:
         return min(1.0, self.share_done)
 
-    def rates(self) -> dict[str, float]:
-        factor = float(self.state.rate_factor)
-        return {group: rate * factor for group, rate in super().rates().items()}
+    def factors(self) -> dict[str, float]:
+        adapted = float(self.state.rate_factor)
+        return {group: factor * adapted for group, factor in super().factors().items()}
 
     def turn(self, rollout: Experience, rng: np.random.Generator, count: int) -> int:
         """Up to `count` updates: all minibatches of all epochs, if they are so many. Returns how many it made."""

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
@@ -104,7 +104,8 @@ class Learner:
         self.returns = ReturnScale(config.gamma) if config.normalise_rewards else None
         groups: dict[str, str] = self.algorithm.GROUPS
         self._schedules = {group: self._schedule(f"{prefix}schedule") for group, prefix in groups.items()}
-        self._rates = {group: float(getattr(config, f"{prefix}learning_rate")) for group, prefix in groups.items()}
+        self._configured = {group: float(getattr(config, f"{prefix}learning_rate")) for group, prefix in groups.items()}
+        self._rates = dict(self._configured)
         self.own_acting = getattr(config, config.acts_with)  # a user's own module that acts, or None
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
@@ -146,10 +147,39 @@ class Learner:
         """The share of the run that is over, in [0, 1]."""
         return min(1.0, self.updates / self.planned_updates) if self.planned_updates else 0.0
 
+    def factors(self) -> dict[str, float]:
+        """What the schedule makes of each group's rate now."""
+        progress = self.progress()
+        return {group: float(schedule(progress)) for group, schedule in self._schedules.items()}
+
     def rates(self) -> dict[str, float]:
         """The learning rate of each group for the next update."""
-        progress = self.progress()
-        return {group: self._rates[group] * float(schedule(progress)) for group, schedule in self._schedules.items()}
+        return {group: self._rates[group] * factor for group, factor in self.factors().items()}
+
+    def set_rate(self, rate: float, group: str | None = None) -> None:
+        """The rate of a group, or of all, is this from now on, and its schedule goes on from there.
+
+        Where the schedule stands at 0, as before a warm-up, it is what the schedule multiplies.
+        """
+        if group is not None and group not in self._rates:
+            raise UsageError(f"set_learning_rate: group={group!r} is none of {', '.join(self._rates)}")
+        if not 0.0 <= rate < math.inf:
+            raise UsageError(f"set_learning_rate: rate={rate!r} is out of range: it must be at least 0 and finite")
+        for each, factor in self.factors().items():
+            if group in (None, each):
+                self._rates[each] = rate / factor if factor else rate
+
+    def changed_rates(self) -> dict[str, tuple[float, float]]:
+        """Of each group whose rate was set: the rate of its setting, and what the schedule multiplies instead."""
+        return {
+            group: (own, self._rates[group]) for group, own in self._configured.items() if self._rates[group] != own
+        }
+
+    def restore_rates(self, changed: Mapping[str, Sequence[float]]) -> None:
+        """Rates that were set come back, but where a run goes on with another setting, that one counts."""
+        for group, (configured, rate) in changed.items():
+            if self._configured.get(group) == configured:
+                self._rates[group] = float(rate)
 
     def observe(self, chunk: Chunk) -> None:
         """Takes statistics once per fresh observation: each row's, and the last of each episode."""

@@ -24,6 +24,7 @@ from rich.text import Text
 
 SECONDS_BETWEEN_FRAMES = 0.125
 EVENTS_SHOWN = 4
+NO_NUMBERS: Mapping[str, float] = {}
 
 
 class Progress(Protocol):
@@ -79,6 +80,7 @@ class Console:
         self._next_frame = math.inf  # until `start`, and for ever without a terminal
         self._progress: Progress | None = None
         self._evaluation = self._best = self._waits = ""
+        self._own: dict[str, float] = {}
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     @property
@@ -109,13 +111,14 @@ class Console:
             self._draw()
             self._next_frame = time.monotonic() + SECONDS_BETWEEN_FRAMES
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float], own: Mapping[str, float] = NO_NUMBERS) -> None:
         """One plain line per log interval; on a terminal the panel has shown it already.
 
         metrics, as in metrics.jsonl: update, return_100, length_100, success_100 (where there is one),
-        steps_per_second, updates_per_second, and the learner's own.
+        steps_per_second, updates_per_second, and the learner's own. own: numbers that the user's code has logged.
         """
         self._waits = _waits(metrics)
+        self._own.update(own)
         if self._animated:
             return
         updates = int(metrics.get("update", 0))
@@ -129,6 +132,7 @@ class Console:
             f"{number(steps_rate)} steps/s",
             f"{number(updates_rate)} updates/s",
             *(f"{name} {number(value)}" for name, value in metrics.items() if _is_loss(name)),
+            *(f"{name} {number(value)}" for name, value in own.items()),
             *([self._waits] if self._waits else []),
             f"ETA {duration(self._remaining(step, updates, steps_rate, updates_rate))}",
         ]
@@ -214,6 +218,8 @@ class Console:
         if progress is not None and progress.losses:
             losses = "   ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in progress.losses.items())
             table.add_row("learner", Text(losses))
+        if self._own:
+            table.add_row("own", Text("   ".join(f"{name} {number(value)}" for name, value in self._own.items())))
         if self._waits:
             table.add_row("collectors", Text(self._waits))
         for index, event in enumerate(self._events):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,10 @@ from offbeat.references import resolve
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
 from offbeat.run.checkpoint import Checkpoints, Snapshot
+from offbeat.run.environments import spec_of
+from offbeat.run.observed import flags, shaped
 from offbeat.run.same import check_same
+from offbeat.run.snapshot import under
 from offbeat.run.sources import FromReplay, FromRollouts, Source, make_source
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
@@ -43,7 +45,8 @@ class Agent:
                 raise UsageError(f"{key} is a setting of a run; in a loop of your own it is yours to do: leave it out")
             if key in _OF_AN_ENVIRONMENT and isinstance(env, EnvSpec):
                 raise UsageError(f"{key} has nothing to act on: an EnvSpec was given, and no environment is made")
-        spec = env if isinstance(env, EnvSpec) else _spec_of(env, settings)
+        own = {key: settings[key] for key in _OF_AN_ENVIRONMENT if key in settings}
+        spec = env if isinstance(env, EnvSpec) else spec_of(env, **own)
         has_end = bool(settings.get("total_steps") or settings.get("total_updates"))
         if has_end and not settings.get("total_steps"):
             settings["total_steps"] = ENDLESS  # a run's default would be the end of schedules
@@ -89,6 +92,7 @@ class Agent:
             self.learner.planned_updates = planned if run.total_updates is None else min(planned, run.total_updates)
         self.learner.check_schedules()
         self.steps = 0
+        self.logged: dict[str, float] = {}
         self._policies: dict[int, Policy] = {}
         self._published: Publication | None = None
         self._moment = (-1, -1)  # updates and observations at which it was published
@@ -152,7 +156,7 @@ class Agent:
         own units. envs: which environment each row is from, 0..N-1 by default. state, next_state: privileged state.
         Algorithms that learn from rollouts take a step of all environments that `act` has just acted for.
         """
-        terminated, truncated = _flags("terminated", terminated), _flags("truncated", truncated)
+        terminated, truncated = flags("terminated", terminated), flags("truncated", truncated)
         count = len(terminated)
         envs = np.arange(count) if envs is None else np.atleast_1d(np.asarray(envs, np.int64))
         if len(truncated) != count or envs.shape != (count,) or len(np.unique(envs)) != count:
@@ -168,8 +172,8 @@ class Agent:
             self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
         columns: dict[str, Array] = {
             "obs": self._encode(obs, count),
-            "action": self.spec.from_environment(_shaped("action", action, (count, *self.spec.action_shape))),
-            "reward": _shaped("reward", reward, (count,)).astype(np.float32),
+            "action": self.spec.from_environment(shaped("action", action, (count, *self.spec.action_shape))),
+            "reward": shaped("reward", reward, (count,)).astype(np.float32),
             "terminated": terminated.astype(np.float32),
             "truncated": truncated.astype(np.float32),
             "next_obs": self._encode(next_obs, count),
@@ -182,7 +186,7 @@ class Agent:
             if state is None or next_state is None:
                 raise UsageError("this agent's critic sees a privileged state: pass state= and next_state= to observe")
             columns["state"], columns["next_state"] = (
-                _shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
+                shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
             )
         self._check(columns)
         if isinstance(self.source, FromRollouts):
@@ -242,7 +246,31 @@ class Agent:
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
         self.learn(count)
-        return self.learner.drain()
+        return self.learner.drain() | self.take_logged()
+
+    def log(self, name: str, value: Any) -> None:
+        """A number of your own: the last one given under a name is in the next log line of a run, in every logger.
+
+        In a loop of your own it is among the metrics that the next `update` returns.
+        """
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"log: name={name!r} must be text that is not empty")
+        try:
+            self.logged[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"log: {name}={value!r} is not a number: {error}; pass one number") from error
+
+    def take_logged(self) -> dict[str, float]:
+        """What was logged since the last call."""
+        logged, self.logged = self.logged, {}
+        return logged
+
+    def set_learning_rate(self, rate: float, group: str | None = None) -> None:
+        """The learning rate from now on, of a group (actor, critic, ...) or of all; a schedule goes on from there.
+
+        Checkpoints hold it. A run that goes on with another learning rate in its settings takes that one.
+        """
+        self.learner.set_rate(rate, group)
 
     def _encode(self, obs: Any, count: int) -> Array:
         rows, _ = self.spec.layout.read(obs)
@@ -300,12 +328,15 @@ class Agent:
         arrays |= {f"source/{name}": array for name, array in self.source.arrays().items()}
         arrays |= {"loop": self._counts.copy(), "loop_carry": self._carry.copy()}
         values = {"steps": self.steps, "streams": self.streams.state()}
+        if changed := self.learner.changed_rates():
+            values["rates"] = changed
         notes = {
             "algorithm": self.config.algorithm,
             "config": settings_module.flatten(self.config),
             "spec": self.spec.to_json(),
             "policy": self.learner.policy_description(),
             "pending": self.learner.pending(),
+            "logged": dict(self.logged),
             "versions": versions(),
         }
         return Snapshot(arrays, values, notes)
@@ -316,6 +347,8 @@ class Agent:
         self.learner.restore(under(snapshot.arrays, "learner/"))
         self.source.restore(under(snapshot.arrays, "source/"))
         self.learner.restore_pending(snapshot.notes["pending"])
+        self.learner.restore_rates(snapshot.values.get("rates", {}))
+        self.logged = dict(snapshot.notes.get("logged", {}))  # checkpoints of before there was any have none
         self._counts, self._carry = np.array(snapshot.arrays["loop"]), np.array(snapshot.arrays["loop_carry"])
         self.steps = int(snapshot.values["steps"])
         self.streams.restore(snapshot.values["streams"])
@@ -326,38 +359,19 @@ class Agent:
         directory = Path(path).resolve()
         directory.mkdir(parents=True, exist_ok=True)
         # The object knows which rows are on disk already: a further save writes only what is new.
-        checkpoints = self._saved.setdefault(directory, Checkpoints(directory))
+        keep = self.config.run.keep_checkpoints
+        checkpoints = self._saved.setdefault(directory, Checkpoints(directory, keep=keep))
         checkpoints.save(self.snapshot(), self.shards, self.steps)
         return Path(path)
 
     def load(self, path: str | Path) -> None:
         """Takes over the newest checkpoint in `path`, made by an agent with the same settings."""
         directory = Path(path).resolve()
-        checkpoints = Checkpoints(directory)
+        checkpoints = Checkpoints(directory, keep=self.config.run.keep_checkpoints)
         snapshot = checkpoints.load("latest")
         self.restore(snapshot)
         checkpoints.load_replay("latest", self.shards)
         self._saved = {directory: checkpoints}
-
-
-def _flags(name: str, value: Any) -> Array:
-    """True or False per row, (B,); numbers are taken where they are 0 or 1."""
-    flags = np.atleast_1d(np.asarray(value))
-    if flags.ndim != 1 or not len(flags) or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
-        raise UsageError(f"observe: {name}={value!r}; it must be True or False, one per row")
-    return flags.astype(bool)
-
-
-def _shaped(name: str, value: Any, shape: tuple[int, ...]) -> Array:
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf" or array.size != np.prod(shape):
-        raise UsageError(f"observe: {name} is {value!r}; {shape[0]} rows take numbers of shape {shape}")
-    return array.reshape(shape)
-
-
-def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose name begins with `prefix`, without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 ENDLESS = 2**62
@@ -373,18 +387,3 @@ _OF_A_RUN = frozenset(
 )
 """Settings that only a run heeds."""
 _OF_AN_ENVIRONMENT = ("env_kwargs", "env_wrapper", "state_key")
-
-
-def _spec_of(env: Any, settings: Mapping[str, Any]) -> EnvSpec:
-    import gymnasium
-
-    from offbeat.envs import make_vector
-
-    single = isinstance(env, gymnasium.Env)
-    options = {key: settings[key] for key in _OF_AN_ENVIRONMENT if key in settings}
-    vector = make_vector((lambda: env) if single else env, **options)
-    if isinstance(env, str):
-        vector.close()
-    if not single:
-        return vector.spec
-    return dataclasses.replace(vector.spec, name=env.spec.id if env.spec else type(env.unwrapped).__name__)

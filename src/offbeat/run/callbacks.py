@@ -2,8 +2,8 @@
 
 A callback is any object with at least one of the methods of `Callback`; the others are optional, and a further `on_...`
 is taken for a misspelt one. A method that returns a true value ends the run as if it had reached its total; text is the
-reason that summary.json and the console give. Checkpoints hold nothing of callbacks: what one of yours remembers is
-yours to keep.
+reason that summary.json and the console give. `event.run` is there to log a number, to ask for a checkpoint and to
+change a learning rate. Checkpoints hold nothing of callbacks: what one of yours remembers is yours to keep.
 """
 
 from __future__ import annotations
@@ -22,13 +22,36 @@ if TYPE_CHECKING:
     from offbeat.types import Chunk
 
 
+class Hooks:
+    """What a callback may ask of the run that calls it: `event.run`."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self.wants_checkpoint = agent, False
+
+    def log(self, name: str, value: Any) -> None:
+        """A number of your own: as `Agent.log`. It is in the next line of metrics.jsonl and in every logger."""
+        self._agent.log(name, value)
+
+    def save_checkpoint(self) -> None:
+        """A checkpoint as soon as the updates that are due are made, before the next step of an environment."""
+        self.wants_checkpoint = True
+
+    def set_learning_rate(self, rate: float, group: str | None = None) -> None:
+        """As `Agent.set_learning_rate`."""
+        self._agent.set_learning_rate(rate, group)
+
+
 @dataclass(frozen=True)
 class Event:
-    """Where the run stands. path: its directory; step, updates: environment steps and updates made so far."""
+    """Where the run stands. path: its directory; step, updates: environment steps and updates made so far.
+
+    run: to log a number, ask for a checkpoint, or change a learning rate.
+    """
 
     path: Path
     step: int
     updates: int
+    run: Hooks
 
 
 @dataclass(frozen=True)

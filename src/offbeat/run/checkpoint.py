@@ -12,56 +12,46 @@ import errno
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import offbeat
 from offbeat import durable
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import little, required
+from offbeat.replay.chunkfile import little
 from offbeat.replay.segments import SEGMENT_BYTES, SEGMENT_NAME, SHARD_NAME, Listing, Segments, rows
 from offbeat.replay.shard import Shard
+from offbeat.run.manifest import ARRAYS, STATE, Manifest, decode_manifest, encode_manifest
 from offbeat.run.snapshot import (
     Snapshot,
     decode_arrays,
     decode_state,
     encode_arrays,
     encode_state,
-    from_json,
     logical_parts,
     to_json,
 )
 
-FORMAT = 1
 _FOLDER = re.compile(r"(?P<kind>step|best)-(?P<step>[0-9]{12,18})(-(?P<repeat>[0-9]{1,6}))?")
 _ASIDE = ".aside-"
-_ARRAYS, _STATE, _MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+_MANIFEST = "manifest.json"
 _LONGEST_POINTER = 100
 _LARGEST_MANIFEST = 64 << 20
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """files: size and SHA-256 by name. replay: a listing per shard, or None where the checkpoint holds no replay."""
-
-    files: Mapping[str, tuple[int, str]]
-    replay: Mapping[str, Listing] | None
 
 
 class Checkpoints:
     """The checkpoints of the run in the directory `root`.
 
-    Kept are the newest, the one before it in this run's line, and the best. `segment_bytes` is the size at which a
-    segment of replay is closed; it changes the files, never the content.
+    Kept are the best and the `keep` newest of this run's line, or the whole line for None; what a run that went back no
+    longer has made goes with its next save. `segment_bytes` is the size at which a segment of replay is closed; it
+    changes the files, never the content.
     """
 
-    def __init__(self, root: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, root: Path, *, keep: int | None = 2, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.root = Path(root)
         self._folders, self._replay = self.root / "checkpoints", self.root / "replay"
-        self._segment_bytes = segment_bytes
+        self._keep, self._segment_bytes = keep, segment_bytes
         self._segments: dict[str, Segments] = {}
-        self._newest: str | None = None  # the folder that this object saved last, or went on from
+        self._line: list[str] | None = None  # of folders up to the one that this object saved last, or went on from
 
     def save(
         self, snapshot: Snapshot, shards: Mapping[str, Shard], step: int, ends: Mapping[str, int] | None = None
@@ -75,16 +65,21 @@ class Checkpoints:
                 raise ValueError(f"{name!r} cannot name a shard; use small letters, digits, - and _")
         with self._saving(f"the checkpoint at step {step} could not be saved in {self.root}"):
             self._prepare()
-            previous = self._newest or self._pointed("latest")
+            line = self._line if self._line is not None else self._up_to(self._pointed("latest"))
             replay = {name: self._follow(name).append(shard, (ends or {}).get(name)) for name, shard in shards.items()}
             folder = self._commit("step", step, snapshot, replay)
             durable.write_file(self._folders / "latest", f"{folder}\n".encode())
-        self._newest = folder
+        self._line = [*line, folder] if self._keep is None else [*line, folder][-self._keep :]
         self._segments = {name: self._segments[name] for name in shards}
         with self._saving(f"{self._folders / folder} is saved, but older files could not be removed"):
-            self._remove_folders("step", {folder, previous})
-            self._remove_segments({folder, previous})
+            self._remove_folders("step", set(self._line))
+            self._remove_segments(set(self._line))
         return folder
+
+    def _up_to(self, folder: str | None) -> list[str]:
+        """The folders of steps in their order, up to this one."""
+        steps = [name for name in self.names() if name.startswith("step-")]
+        return steps[: steps.index(folder) + 1] if folder in steps else []
 
     def save_best(self, snapshot: Snapshot, step: int) -> str:
         """Saves the snapshot as the best so far, without replay; returns the folder's name."""
@@ -134,7 +129,7 @@ class Checkpoints:
             self._segments = {}
             for name, listing in replay.items():
                 self._follow(name).resume(listing, shards[name])
-            self._newest = folder
+            self._line = self._up_to(folder)
 
     def names(self) -> list[str]:
         """The folders that are there, intact or not, in the order of their steps, best ones last."""
@@ -183,7 +178,7 @@ class Checkpoints:
 
     def _commit(self, kind: str, step: int, snapshot: Snapshot, replay: Mapping[str, Listing] | None) -> str:
         """Writes a folder aside, renames it into place, and reads it again before anything points to it."""
-        files = {_ARRAYS: encode_arrays(snapshot.arrays), _STATE: encode_state(snapshot)}
+        files = {ARRAYS: encode_arrays(snapshot.arrays), STATE: encode_state(snapshot)}
         folder, taken = f"{kind}-{step:012d}", self.names()
         repeat = 1
         while folder in taken:
@@ -193,7 +188,7 @@ class Checkpoints:
         durable.make_directory(aside)
         for name, data in files.items():
             durable.create(aside / name, data)
-        durable.create(aside / _MANIFEST, _encode_manifest(step, files, replay))
+        durable.create(aside / _MANIFEST, encode_manifest(step, files, replay))
         durable.fsync_directory(aside)
         durable.rename(aside, self._folders / folder)
         try:
@@ -203,7 +198,7 @@ class Checkpoints:
             raise
         return folder
 
-    def _remove_folders(self, kind: str, keep: set[str | None]) -> None:
+    def _remove_folders(self, kind: str, keep: set[str]) -> None:
         """Removes this kind's other folders; each loses its name first, so that no half-removed one is ever seen."""
         for name in self.names():
             if name.startswith(f"{kind}-") and name not in keep:
@@ -211,12 +206,12 @@ class Checkpoints:
                 durable.rename(self._folders / name, aside)
                 durable.remove_tree(aside)
 
-    def _remove_segments(self, keep: set[str | None]) -> None:
+    def _remove_segments(self, keep: set[str]) -> None:
         """Removes segments that no kept checkpoint lists, and bytes past the longest prefix that one lists."""
         lengths: dict[str, int] = {}
         for folder in keep:
             with contextlib.suppress(CheckpointError):  # a damaged checkpoint cannot be loaded, and so needs no rows
-                replay = self._manifest(folder).replay if folder else None
+                replay = self._manifest(folder).replay
                 for segment in (entry for listing in (replay or {}).values() for entry in listing.segments):
                     lengths[segment.name] = max(segment.length, lengths.get(segment.name, 0))
         for name in filter(SEGMENT_NAME.fullmatch, durable.listing(self._replay)):
@@ -270,14 +265,14 @@ class Checkpoints:
             raise CheckpointError(f"{path} has {found} bytes; at most {limit} are expected")
         return durable.read_file(path)
 
-    def _manifest(self, folder: str) -> _Manifest:
+    def _manifest(self, folder: str) -> Manifest:
         path = self._folders / folder / _MANIFEST
         if durable.size(path) is None:
             there = ", ".join(self.names()) or "none"
             raise CheckpointError(f"there is no checkpoint {folder}: {path} is missing; there are {there}")
-        return _decode_manifest(self._read(path, _LARGEST_MANIFEST), str(path))
+        return decode_manifest(self._read(path, _LARGEST_MANIFEST), str(path))
 
-    def _snapshot(self, folder: str, manifest: _Manifest) -> Snapshot:
+    def _snapshot(self, folder: str, manifest: Manifest) -> Snapshot:
         contents = {}
         for name, (size, sha256) in manifest.files.items():
             path = self._folders / folder / name
@@ -285,8 +280,8 @@ class Checkpoints:
             if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
                 raise CheckpointError(f"{path} does not match its manifest: it was truncated or changed")
             contents[name] = (data, str(path))
-        values, notes = decode_state(*contents[_STATE])
-        return Snapshot(decode_arrays(*contents[_ARRAYS]), values, notes)
+        values, notes = decode_state(*contents[STATE])
+        return Snapshot(decode_arrays(*contents[ARRAYS]), values, notes)
 
     def _verify(self, folder: str, *, rows_too: bool = True) -> None:
         """Without rows, of segments only the lengths are checked: a save must not cost what is stored."""
@@ -346,45 +341,3 @@ class Checkpoints:
 def digest(root: Path, which: str = "latest") -> str:
     """One SHA-256 over a checkpoint's logical content, to compare two runs by."""
     return Checkpoints(root).digest(which)
-
-
-def _encode_manifest(step: int, files: Mapping[str, bytes], replay: Mapping[str, Listing] | None) -> bytes:
-    content = {
-        "format": FORMAT,
-        "offbeat": offbeat.__version__,
-        "step": step,
-        "files": {
-            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
-        },
-        "replay": None if replay is None else {name: listing.to_json() for name, listing in replay.items()},
-    }
-    return to_json(content | {"sha256": hashlib.sha256(to_json(content)).hexdigest()})
-
-
-def _decode_manifest(data: bytes, where: str) -> _Manifest:
-    content = from_json(data, where)
-    version = required(content, "format", int, where)
-    if version != FORMAT:
-        raise CheckpointError(
-            f"{where} has format {version}, written by Offbeat {content.get('offbeat')!r:.40}; Offbeat "
-            f"{offbeat.__version__} reads format {FORMAT}: use the version that wrote it"
-        )
-    sha256 = required(content, "sha256", str, where)
-    unsigned = {key: value for key, value in content.items() if key != "sha256"}
-    if hashlib.sha256(to_json(unsigned)).hexdigest() != sha256 or to_json(content) != data:
-        raise CheckpointError(f"{where} does not match its own hash: it was changed")
-    listed = required(content, "files", dict, where)
-    if listed.keys() != {_ARRAYS, _STATE}:
-        raise CheckpointError(
-            f"{where} lists the files {sorted(listed)!r:.200}; a checkpoint has {_ARRAYS} and {_STATE}"
-        )
-    files = {
-        name: (required(each, "size", int, where), required(each, "sha256", str, where))
-        for name, each in listed.items()
-    }
-    if content.get("replay") is None:
-        return _Manifest(files, None)
-    replay = required(content, "replay", dict, where)
-    if wrong := [name for name in replay if not SHARD_NAME.fullmatch(name)]:
-        raise CheckpointError(f"{where} names a shard {wrong[0]!r:.80}, which is not a shard's name")
-    return _Manifest(files, {name: Listing.from_json(value, f"{where} ({name})") for name, value in replay.items()})

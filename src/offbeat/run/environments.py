@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -89,3 +90,16 @@ class Environments:
 def called(env: Any) -> str:
     """What to call an environment that is a Python object."""
     return getattr(env, "__qualname__", type(env).__name__)
+
+
+def spec_of(env: Any, **options: Any) -> EnvSpec:
+    """What an environment is like that somebody else steps: one that is made, or an id or a factory."""
+    import gymnasium
+
+    single = isinstance(env, gymnasium.Env)
+    vector = make_vector((lambda: env) if single else env, **options)
+    if isinstance(env, str):
+        vector.close()
+    if not single:
+        return vector.spec
+    return dataclasses.replace(vector.spec, name=env.spec.id if env.spec else type(env.unwrapped).__name__)

@@ -51,13 +51,14 @@ class Records:
             for line in read_jsonl(self._files["evaluations"].path)
         ]
 
-    def log(self, progress: Progress, numbers: Mapping[str, Any]) -> None:
+    def log(self, progress: Progress, numbers: Mapping[str, Any], own: Mapping[str, float]) -> None:
+        """own: the user's numbers, under names that `numbers` does not have."""
         where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
-        self._files["metrics"].write({**where, **numbers})
+        self._files["metrics"].write({**where, **numbers, **own})
         shown = {name: value for name, value in numbers.items() if value is not None}
-        self.console.log(progress.step, {"update": progress.updates, **shown})
+        self.console.log(progress.step, {"update": progress.updates, **shown}, own)
         for logger in self._loggers:
-            logger.write(progress.step, grouped(shown))
+            logger.write(progress.step, grouped(shown) | grouped(own, "own"))
 
     def evaluation(self, result: Evaluation, best: bool) -> None:
         step, mean, std, success = result.step, result.mean_return, result.std_return, result.success_rate

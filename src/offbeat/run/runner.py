@@ -12,15 +12,17 @@ from offbeat.collect.processes import Processes
 from offbeat.deploy import export_policy
 from offbeat.errors import OffbeatError, ProcessFault
 from offbeat.observe.console import Console
-from offbeat.run.agent import Agent, under
-from offbeat.run.callbacks import Callbacks, CheckpointEvent, ChunkEvent, EvaluationEvent, UpdateEvent
+from offbeat.run.agent import Agent
+from offbeat.run.callbacks import Callbacks, CheckpointEvent, ChunkEvent, EvaluationEvent, Hooks, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.directory import RunDirectory
 from offbeat.run.evaluate import Evaluation
 from offbeat.run.evaluators import Evaluator
 from offbeat.run.lag import Lag
+from offbeat.run.numbers import check_own, metrics, summary, supervision
 from offbeat.run.progress import Progress
 from offbeat.run.records import Records
+from offbeat.run.snapshot import under
 from offbeat.run.versions import versions
 from offbeat.settings import flatten
 from offbeat.trace import NO_TRACE, Trace, Tracer
@@ -59,8 +61,9 @@ class Runner:
         self.run = agent.config.run
         every = {"log": self.run.log_every, "eval": self.run.eval_every, "checkpoint": self.run.checkpoint_every}
         self.progress = Progress(self.run.total_steps, self.run.total_updates, every)
-        self.checkpoints = Checkpoints(directory.path)
+        self.checkpoints = Checkpoints(directory.path, keep=self.run.keep_checkpoints)
         self.records = Records(directory, console)
+        self.hooks = Hooks(agent)
         self.stop_reason: str | None = None
         self._purge_step: int | None = None
         self._lag, self._learned, self._evaluation_waited = Lag(), False, 0.0
@@ -108,8 +111,10 @@ class Runner:
             if self._moved(begun):
                 self._checkpoint()  # what was collected and learned is whole: only those processes are not
             raise
+        self._log_own()
         if self._purge_step is None or self._moved(begun) or status == "stopped":
             self._checkpoint()
+        self._log_own()
         self.stop_reason = reason  # what a callback says of the final evaluation and checkpoint ends nothing
         self._summary(status)
         self.directory.status(status, force=True)
@@ -139,7 +144,8 @@ class Runner:
 
     def _tell(self, event: Callable[..., Any], *details: Any) -> None:
         if self.callbacks is not None:
-            wish = self.callbacks.tell(event(self.directory.path, self.progress.step, self.progress.updates, *details))
+            where = self.directory.path, self.progress.step, self.progress.updates
+            wish = self.callbacks.tell(event(*where, self.hooks, *details))
             self.stop_reason = self.stop_reason or wish
 
     def _moved(self, begun: int) -> bool:
@@ -232,35 +238,29 @@ class Runner:
             if not self._evaluate():
                 return False
             progress.settle("eval")
-        if progress.due("checkpoint"):
-            progress.settle("checkpoint")
+        if progress.due("checkpoint") or self.hooks.wants_checkpoint:
+            if progress.due("checkpoint"):
+                progress.settle("checkpoint")
             if not self._at_end():
                 self._checkpoint()
                 self._summary("running")
         return True
 
     def _log(self) -> None:
-        progress, learner = self.progress, self.agent.learner
-        progress.losses = learner.drain() or progress.losses
-        numbers: dict[str, Any] = {
-            "episodes": progress.episodes,
-            "return_100": progress.return_100,
-            "length_100": progress.length_100,
-            **({} if progress.success_100 is None else {"success_100": progress.success_100}),
-            "replay": len(self.agent.source),
-            "updates_per_step": self.agent.source.ratio(self.progress.step, self.progress.updates),
-            "policy_lag": self._lag.latest,
-            **({} if self.processes is None else self._lag.seconds() | self.processes.numbers()),
-            "steps_per_second": progress.steps_per_second,
-            "updates_per_second": progress.updates_per_second,
-            **progress.losses,
-            **{f"{group}_rate": rate for group, rate in learner.rates().items()},
-        }
+        progress = self.progress
+        progress.losses = self.agent.learner.drain() or progress.losses
+        own, numbers = self.agent.take_logged(), metrics(self.agent, progress, self._lag, self.processes)
+        check_own(own, numbers)
         for counter, name in (("replay", "replay"), ("ratio", "updates_per_step"), ("lag", "policy_lag")):
             if numbers[name] is not None:
                 self.trace.counter(counter, numbers[name])
         with self.trace("log"):
-            self.records.log(progress, numbers)
+            self.records.log(progress, numbers, own)
+
+    def _log_own(self) -> None:
+        """Logs what callbacks have logged since the last line, where there will be no other line."""
+        if self.agent.logged:
+            self._log()
 
     def _evaluate(self) -> bool:
         """Has the evaluation episodes played with the weights of this moment, unless these have been already.
@@ -330,6 +330,7 @@ class Runner:
         )
 
     def _checkpoint(self) -> None:
+        self.hooks.wants_checkpoint = False
         with self.trace("checkpoint"):
             snapshot = self._snapshot(*self._collector_state())
             step = self.progress.step
@@ -349,31 +350,9 @@ class Runner:
         self._tell(CheckpointEvent, path)
 
     def _summary(self, status: str) -> None:
-        progress = self.progress
-        self.records.summary(
-            {
-                "status": status,
-                "stop_reason": self.stop_reason,
-                "env_steps": progress.step,
-                "updates": progress.updates,
-                "episodes": progress.episodes,
-                "wall_seconds": progress.wall_seconds,
-                "train_return_100": progress.return_100,
-                **({} if progress.success_100 is None else {"success_100": progress.success_100}),
-                "updates_per_step": self.agent.source.ratio(self.progress.step, self.progress.updates),
-                "policy_lag": self._lag.summary(),
-                **self._supervision(),
-            }
-        )
-
-    def _supervision(self) -> dict[str, Any]:
-        """Who waited for whom, in seconds, what was restarted, and which data was lost."""
-        if self.processes is None:
-            return {"waits": {}, "restarts": 0, "lost": {}}
-        found = self.processes.supervision()
-        found["waits"]["evaluation"] = self._evaluation_waited
-        found["restarts"] += self.evaluator.restarts
-        return found
+        begun = {"status": status, "stop_reason": self.stop_reason}
+        waits = supervision(self.processes, self.evaluator, self._evaluation_waited)
+        self.records.summary({**begun, **summary(self.agent, self.progress, self._lag), **waits})
 
     def fail(self, trace: str) -> None:
         """Marks the run as failed; its last checkpoint stays as it is."""

@@ -19,11 +19,11 @@ from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.video import frame_rate, write_video
 from offbeat.policies import Policy, make_policy
 from offbeat.references import resolve
-from offbeat.run.agent import under
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments
 from offbeat.run.same import check_same
+from offbeat.run.snapshot import under
 from offbeat.types import Array
 
 

@@ -35,6 +35,11 @@ class Snapshot:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
+def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose name begins with `prefix`, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
     for name, array in ordered.items():

@@ -87,6 +87,11 @@ class Run:
     eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
     stop_return: float | None = setting(None, "Stop when an evaluation's mean return reaches this.")
     checkpoint_every: int = setting(10_000, "Checkpoint every this many steps; 0 only at the end.", at_least=0)
+    keep_checkpoints: int | None = setting(
+        2,
+        "So many of the newest checkpoints stay, with the replay that each needs, and the best one; none keeps all.",
+        at_least=1,
+    )
     log_every: int = setting(1_000, "Log metrics every this many steps.", at_least=1)
     logger: tuple[Literal["tensorboard", "wandb"], ...] = setting(
         ("tensorboard",), "Loggers beside metrics.jsonl, separated by commas; 'none' for no other."

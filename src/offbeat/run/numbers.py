@@ -1,0 +1,67 @@
+"""The numbers that a run tells of itself: those of each log line, and those of summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offbeat.collect.processes import Processes
+from offbeat.errors import UsageError
+from offbeat.run.agent import Agent
+from offbeat.run.evaluators import Evaluator
+from offbeat.run.lag import Lag
+from offbeat.run.progress import Progress
+
+WHERE = ("step", "update", "wall")
+"""What every line of metrics.jsonl begins with."""
+
+
+def metrics(agent: Agent, progress: Progress, lag: Lag, processes: Processes[Any] | None) -> dict[str, Any]:
+    return {
+        "episodes": progress.episodes,
+        "return_100": progress.return_100,
+        "length_100": progress.length_100,
+        **_success(progress),
+        "replay": len(agent.source),
+        "updates_per_step": agent.source.ratio(progress.step, progress.updates),
+        "policy_lag": lag.latest,
+        **({} if processes is None else lag.seconds() | processes.numbers()),
+        "steps_per_second": progress.steps_per_second,
+        "updates_per_second": progress.updates_per_second,
+        **progress.losses,
+        **{f"{group}_rate": rate for group, rate in agent.learner.rates().items()},
+    }
+
+
+def check_own(own: Mapping[str, float], numbers: Mapping[str, Any]) -> None:
+    """Refuses a number of the user's under a name that the run logs itself."""
+    for name in own:
+        if name in numbers or name in WHERE:
+            raise UsageError(f"log: {name!r} is a number that the run logs itself; use another name, like 'own/{name}'")
+
+
+def summary(agent: Agent, progress: Progress, lag: Lag) -> dict[str, Any]:
+    return {
+        "env_steps": progress.step,
+        "updates": progress.updates,
+        "episodes": progress.episodes,
+        "wall_seconds": progress.wall_seconds,
+        "train_return_100": progress.return_100,
+        **_success(progress),
+        "updates_per_step": agent.source.ratio(progress.step, progress.updates),
+        "policy_lag": lag.summary(),
+    }
+
+
+def supervision(processes: Processes[Any] | None, evaluator: Evaluator, evaluation_waited: float) -> dict[str, Any]:
+    """Who waited for whom, in seconds, what was restarted, and which data was lost."""
+    if processes is None:
+        return {"waits": {}, "restarts": 0, "lost": {}}
+    found = processes.supervision()
+    found["waits"]["evaluation"] = evaluation_waited
+    found["restarts"] += evaluator.restarts
+    return found
+
+
+def _success(progress: Progress) -> dict[str, float]:
+    return {} if progress.success_100 is None else {"success_100": progress.success_100}
