@@ -288,6 +288,20 @@ def test_a_config_that_was_flattened_keeps_the_name(zoo: dict[str, Any]) -> None
     assert build("sac", flatten(config)) == config
 
 
+def test_the_docs_example_of_droq_trains_as_its_authors_do() -> None:
+    """Hiraoka et al. 2022 on Hopper: REDQ's rates, ratio and target entropy; two critics, dropout 0.01, layer norm."""
+    line = next(line for line in (DOCS / "algorithms.md").read_text().splitlines() if "--critic-dropout" in line)
+    _, command, algorithm, *flags = line.split()
+    assert command == "train"
+    values = values_of(read_train(algorithm, flags))
+    wanted = {
+        **{"critics": 2, "target_subset": 2, "actor_value": "mean", "critic_dropout": 0.01, "critic_layer_norm": True},
+        **{"updates_per_step": 20, "actor_every": 20, "temperature_target_entropy": -1.0, "random_steps": 5_000},
+        **{f"{group}_learning_rate": 3e-4 for group in ("actor", "critic", "temperature")},
+    }
+    assert {key: values[key] for key in wanted} == wanted
+
+
 def test_the_page_of_presets_is_current() -> None:
     command = [sys.executable, "-m", "offbeat.presets", "--markdown"]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,7 +1,8 @@
 """Presets: settings from the literature, by algorithm and environment, below a config file and above the defaults.
 
-One YAML file per algorithm maps the exact id of an environment to settings by their flat names. A config remembers the
-name of its preset; `resume` and a run's own config.yaml hold every setting and ask for none.
+One YAML file per algorithm maps the exact id of an environment to settings by their flat names, and `source`: whose
+figures they are, and which are ours. A config remembers the name of its preset; `resume` and a run's own config.yaml
+hold every setting and ask for none.
 """
 
 from __future__ import annotations
@@ -18,15 +19,30 @@ from offbeat.coercion import Spell, shown
 from offbeat.errors import UsageError
 
 AUTO = "auto"
+SOURCE = "source"
 OF_THE_ENVIRONMENT = {"env_kwargs"}
 """Settings that describe the environment of a preset: another environment that borrows the preset goes without."""
 
 
 @functools.cache
-def presets_of(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
-    """Environment id to settings, as the algorithm's file has them; empty where there is no file."""
+def _entries(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
+    """The algorithm's file; empty where there is none."""
     file = resources.files(__name__) / f"{algorithm}.yaml"
     return settings.parse_yaml(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+@functools.cache
+def presets_of(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
+    """Environment id to settings, in the order of the algorithm's file."""
+    return {
+        name: {key: value for key, value in entry.items() if key != SOURCE}
+        for name, entry in _entries(algorithm).items()
+    }
+
+
+def sources_of(algorithm: str) -> Mapping[str, str]:
+    """Environment id to where the preset's figures come from, and which settings are ours."""
+    return {name: entry[SOURCE] for name, entry in _entries(algorithm).items()}
 
 
 def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[str | None, dict[str, Any]]:
@@ -124,13 +140,16 @@ def markdown() -> str:
         "- The `config.yaml` of a run names the preset and holds every setting, so that it repeats the run whatever",
         "  the presets say by then. `resume` asks for none, and an `offbeat.Agent` in a loop of your own has none.",
         "",
-        "Where an environment has no preset, the defaults are a good start. The figures follow RL Baselines3 Zoo,",
-        "CleanRL and the papers of the algorithms; the budgets (`total_steps`) are the usual ones. Which of them",
-        "have been trained here, and what came of it, is in [results.md](results.md); the others are a start and not",
-        "a promise.",
+        "Where an environment has no preset, the defaults are a good start. The last column says whose figures a",
+        "preset has and which settings are ours; `tests/preset_sources.yaml` has the sources' own values, and a test",
+        "compares. They are converted where units differ: our value loss is half the squared error (so",
+        "`value_coefficient` is twice RL Baselines3 Zoo's), `initial_log_std` is for actions in [-1, 1] and not in the",
+        "environment's units, and intervals count updates. Which presets have been trained here, and what came of it,",
+        "is in [results.md](results.md); the others are a start and not a promise.",
     ]
     files = sorted(each.name for each in resources.files(__name__).iterdir() if each.name.endswith(".yaml"))
     for algorithm in (name.removesuffix(".yaml") for name in files):
-        lines += ["", f"## {algorithm}", "", "| environment | settings |", "|---|---|"]
-        lines += [f"| `{name}` | {_listing(preset)} |" for name, preset in presets_of(algorithm).items()]
+        lines += ["", f"## {algorithm}", "", "| environment | settings | source |", "|---|---|---|"]
+        sources = sources_of(algorithm)
+        lines += [f"| `{name}` | {_listing(each)} | {sources[name]} |" for name, each in presets_of(algorithm).items()]
     return "\n".join(lines) + "\n"
