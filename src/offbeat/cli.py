@@ -99,6 +99,7 @@ class CheckEnvOptions:
     env_wrapper: Reference | None = _as_in_run("env_wrapper")
     max_episode_steps: int | None = _as_in_run("max_episode_steps")
     state_key: str | None = _as_in_run("state_key")
+    mask_key: str | None = _as_in_run("mask_key")
     steps: int = setting(500, "Steps to take with random actions.", at_least=1)
     seed: int = setting(0, "Seed of resets and actions.", at_least=0)
     debug: bool = setting(False, DEBUG_HELP)
@@ -257,6 +258,7 @@ def _check_env(env: str, options: CheckEnvOptions) -> int:
         env_wrapper=options.env_wrapper,
         max_episode_steps=options.max_episode_steps,
         state_key=options.state_key,
+        mask_key=options.mask_key,
         steps=options.steps,
         seed=options.seed,
     )

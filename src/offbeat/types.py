@@ -2,7 +2,8 @@
 
 B batch, T time, N environments, R rows, A action size, O observation size, S privileged state size, E critics.
 Everywhere except inside an environment, Box actions are in [-1, 1], and Discrete, MultiDiscrete and MultiBinary ones
-are indices from 0. Rewards are what the environment paid, after shaping.
+are indices from 0. Rewards are what the environment paid, after shaping. K is the size of a mask (see `masks`), 0 where
+there is none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from offbeat import masks
 from offbeat.errors import EnvironmentFault, UsageError
 
 Array = npt.NDArray[Any]
@@ -125,7 +127,8 @@ class EnvSpec:
     the order of the flattened `action_shape`; () for every other space. Actions are then float32 indices (..., A), that
     of branch i in 0..branches[i]-1, and `action_low` (A,) is what the environment calls the first one of each.
     state: layout of the privileged state that only the critic sees, or None; `state_from` is "observation" (the key was
-    taken out of `layout`) or "info". max_episode_steps: the limit after which an episode is truncated, if any.
+    taken out of `layout`) or "info". mask_key, mask_from: the same for the mask of allowed actions. max_episode_steps:
+    the limit after which an episode is truncated, if any.
     """
 
     name: str
@@ -140,6 +143,8 @@ class EnvSpec:
     max_episode_steps: int | None = None
     choices: int | None = None
     branches: tuple[int, ...] = ()
+    mask_key: str | None = None
+    mask_from: str | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EnvSpec:
@@ -169,8 +174,19 @@ class EnvSpec:
     def state_size(self) -> int:
         return self.state.size if self.state is not None else 0
 
-    def random_actions(self, rng: np.random.Generator, count: int) -> Array:
-        """Uniform actions (count, A), float32."""
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many choices each action has: `branches`, or (choices,); () for Box actions."""
+        return self.branches if self.choices is None else (self.choices,)
+
+    @property
+    def mask_size(self) -> int:
+        return 0 if self.mask_key is None else sum(self.counts)
+
+    def random_actions(self, rng: np.random.Generator, count: int, mask: Array | None = None) -> Array:
+        """Uniform actions (count, A), float32; with a mask (count, K), among those that it allows."""
+        if mask is not None:
+            return masks.draw(rng, mask, self.counts)
         if self.choices is not None:
             return rng.integers(self.choices, size=(count, 1)).astype(np.float32)
         if self.branches:
@@ -214,11 +230,15 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Observation:
-    """What N environments show. vector (N, O), state (N, S): float32, S = 0 if there is none. images: (N, ...)."""
+    """What N environments show. vector (N, O), state (N, S): float32, S = 0 if there is none. images: (N, ...).
+
+    mask (N, K) bool: the actions that are allowed; None where there is no mask.
+    """
 
     vector: Array
     state: Array
     images: Mapping[str, Array] = field(default_factory=dict)
+    mask: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -281,13 +301,17 @@ class Field:
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def packed(self) -> bool:
+        return self.dtype in ("float32", "bool") or not self.shape
+
 
 @dataclass(frozen=True)
 class Schema:
     """The fields of a row, from which chunk, shard and segment are built.
 
-    float32 fields and single numbers of any dtype are packed side by side into one `row`, so that a batch is one
-    gather and a write one copy; images and other arrays stand beside it.
+    float32 and bool fields and single numbers of any dtype are packed side by side into one `row`, so that a batch is
+    one gather and a write one copy; images and other arrays stand beside it.
     """
 
     fields: tuple[Field, ...]
@@ -304,7 +328,7 @@ class Schema:
 
     @property
     def beside(self) -> tuple[Field, ...]:
-        return tuple(each for each in self.fields if each.dtype != "float32" and each.shape)
+        return tuple(each for each in self.fields if not each.packed)
 
     @property
     def row(self) -> np.dtype[Any]:
@@ -323,6 +347,8 @@ class Schema:
         ]
         if spec.state_size:
             fields += [Field("state", state, "float32"), Field("next_state", state, "float32")]
+        if spec.mask_size:
+            fields += [Field(name, (spec.mask_size,), "bool") for name in ("mask", "next_mask")]
         for leaf in spec.layout.images:
             fields += [Field(f"{when}/{leaf.name}", leaf.shape, leaf.dtype) for when in ("obs", "next_obs")]
         fields += [
@@ -339,7 +365,7 @@ class Schema:
 @cache
 def _row(fields: tuple[Field, ...]) -> np.dtype[Any]:
     """The packed fields side by side: the widest numbers first, each aligned to its own size."""
-    packed = [each for each in fields if each.dtype == "float32" or not each.shape]
+    packed = [each for each in fields if each.packed]
     packed.sort(key=lambda each: -np.dtype(each.dtype).itemsize)
     formats = [np.dtype((each.dtype, each.shape)) for each in packed]
     ends = np.cumsum([0, *(each.itemsize for each in formats)])
@@ -408,7 +434,8 @@ class Chunk:
 class Transitions:
     """A batch for an off-policy learner. reward, discount (B,): the n-step sum and gamma^k, 0 after termination.
 
-    obs, next_obs (B, O); action (B, A); state, next_state (B, S). `rows` (B,) int64 names the first row of each.
+    obs, next_obs (B, O); action (B, A); state, next_state (B, S). `rows` (B,) int64 names the first row of each. mask,
+    next_mask (B, K) bool, or None where there are no masks.
     """
 
     obs: Array
@@ -419,3 +446,5 @@ class Transitions:
     state: Array
     next_state: Array
     rows: Array
+    mask: Array | None = None
+    next_mask: Array | None = None

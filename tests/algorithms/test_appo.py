@@ -12,6 +12,7 @@ from torch import Tensor, distributions, nn
 
 from offbeat.algorithms.configs import APPO, PPO
 from offbeat.algorithms.torch import appo
+from offbeat.algorithms.torch.batch import NO_MASK
 from offbeat.algorithms.torch.clipped import standardise
 from offbeat.algorithms.torch.networks import WithDeviation
 from offbeat.learn.rollouts import Experience, RolloutLearner
@@ -67,7 +68,9 @@ def minibatch(learner: RolloutLearner, seed: int = 0, rows: int = ROWS) -> appo.
     reference = log_prob + 0.3 * normal(rows)
     behaviour = reference + 0.3 * normal(rows) if isinstance(learner.config, APPO) else reference
     before = value + 0.3 * normal(rows)
-    return appo.Minibatch(obs, state, action, behaviour, reference, normal(rows), before + normal(rows), before)
+    return appo.Minibatch(
+        obs, state, action, NO_MASK, behaviour, reference, normal(rows), before + normal(rows), before
+    )
 
 
 def likelihood(learner: RolloutLearner, actor: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

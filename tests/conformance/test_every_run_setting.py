@@ -26,6 +26,7 @@ SHOWN_BY = {
     "env_wrapper": f"{ONE_BY_ONE}::test_env_wrapper_is_around_every_environment",
     "max_episode_steps": f"{ONE_BY_ONE}::test_max_episode_steps_truncates_and_does_not_terminate",
     "state_key": f"{ONE_BY_ONE}::test_state_key_is_what_the_critic_alone_sees",
+    "mask_key": "run/test_masks.py::test_mask_key_is_a_key_of_info_or_of_the_observation",
     "preset": "test_presets.py::test_none_switches_the_preset_off",
     "num_envs": f"{ONE_BY_ONE}::test_num_envs_are_stepped_side_by_side",
     "total_steps": f"{RUNNER}::test_resume_goes_on_to_a_larger_total",

@@ -10,6 +10,7 @@ import numpy as np
 from offbeat.collect.rollout import Moved, advance
 from offbeat.envs.vector import Vector
 from offbeat.errors import CheckpointError, OffbeatError, UsageError
+from offbeat.masks import USUAL_KEY
 from offbeat.policies import Policy
 from offbeat.references import name_of
 from offbeat.replay.block import NOTHING, Block
@@ -26,12 +27,17 @@ MOST_ENVIRONMENTS = 1 << 16
 _FILLED = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "step")
 
 
+def _unheard(sentence: str) -> None:
+    pass
+
+
 class Inline:
     """Steps `vector` with `policy` and hands on the rows that `schema` asks for, in the environments' order.
 
     The first `random_steps` rows, over all environments, act uniformly. Environments are reset at the first poll, so
     that `restore` need not undo a reset. A chunk's columns are read-only. first_env: the number of the first one, where
     other collectors have environments before it; `others` is how many rows these have made, as far as is known.
+    `note` is where to say what a person should know.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Inline:
             raise UsageError(f"num_envs={first_env + vector.num_envs} is more than {MOST_ENVIRONMENTS}; use fewer")
         self._vector, self._policy, self._schema, self._rng = vector, policy, schema, rng
         self.trace: Trace = NO_TRACE
+        self.note: Callable[[str], None] = _unheard
         self._random_steps, self._shaping, self._total_steps = random_steps, reward_shaping, total_steps
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
@@ -58,6 +65,7 @@ class Inline:
         columns["env"][...] = first_env + np.arange(vector.num_envs)
         self._filled = [columns[name] for name in _FILLED]
         self._states = [columns[name] for name in ("state", "next_state") if vector.spec.state_size]
+        self._masks = [columns[name] for name in ("mask", "next_mask") if vector.spec.mask_size]
         self._carry = policy.initial_carry(vector.num_envs)
         self._observation: Observation | None = None
         self.rows = self.others = 0
@@ -78,6 +86,12 @@ class Inline:
     def begin(self, episode: int) -> None:
         """Begins this episode in every environment, where no episode is being played yet."""
         self._observation = self._vector.reset(episode)
+        if self._vector.unused_mask:
+            self.note(
+                f"{self._vector.spec.name} gives a mask of allowed actions, info[{USUAL_KEY!r}], and no mask_key names "
+                f"it: actions that it forbids are taken like others. To take only those that it allows, train with "
+                f"mask_key={USUAL_KEY!r} (--mask-key {USUAL_KEY})"
+            )
 
     def poll(self) -> Chunk:
         """One vector step."""
@@ -122,6 +136,10 @@ class Inline:
             state, next_state = self._states
             state[...] = before.state
             next_state[...] = step.next.state
+        if self._masks:
+            mask, next_mask = self._masks
+            mask[...] = before.mask
+            next_mask[...] = step.next.mask
         beside = self._further(before, moved, kept) if self._extras or before.images else NOTHING
         if step.finished:  # else no flag is set, and the columns stay at False
             terminated[...] = step.terminated

@@ -97,6 +97,8 @@ class Worker:
             self._writer.cut()  # the episodes of whoever was here before do not go on
             self._inline.rows = self._writer.rows
             self._control.episodes[:] = int(self._control.episodes.max()) + 1
+            if self._first_env == self._control.calls == 0:
+                self._inline.note = lambda sentence: self._parent.send("note", sentence)
             self._inline.begin(int(self._control.episodes[0]))
 
     def run(self) -> None:

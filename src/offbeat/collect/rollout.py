@@ -44,11 +44,14 @@ def advance(
     extras = NO_EXTRAS
     with trace("act"):
         if random_rows < vector.num_envs or need_extras:
-            action, carry, extras = policy.act(observation.vector, carry, rng, step)
+            mask = () if observation.mask is None else (observation.mask,)
+            action, carry, extras = policy.act(observation.vector, carry, rng, step, *mask)
         if random_rows > 0:
             if rng is None:
                 raise ValueError("random actions need a generator, and acting deterministically has none")
-            uniform = vector.spec.random_actions(rng, min(random_rows, vector.num_envs))
+            count = min(random_rows, vector.num_envs)
+            allowed = None if observation.mask is None else observation.mask[:count]
+            uniform = vector.spec.random_actions(rng, count, allowed)
             action = np.concatenate([uniform, action[len(uniform) :]]) if len(uniform) < vector.num_envs else uniform
     with trace("env step"):
         taken = vector.step(action)

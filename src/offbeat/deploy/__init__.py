@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat import durable
+from offbeat import durable, masks
 from offbeat.errors import CheckpointError
 from offbeat.policies import make_policy
 from offbeat.references import resolve
@@ -60,15 +60,20 @@ class LoadedPolicy:
         self._policy.load(publication.weights)
         self._rng = np.random.default_rng()
 
-    def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None) -> Array:
+    def act(
+        self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None, *, mask: Any = None
+    ) -> Array:
         """The action in the environment's units, for one observation as the environment gives it, or for a stack.
 
+        mask: the actions that are allowed, 1 or 0 for each; of a policy that was trained with masks in info it must be
+        given, and in a Dict observation it is found.
         Not deterministic, it explores as training did in the end; noise that drifts is not remembered between calls.
         """
         rows, stack = self.spec.layout.read(obs)
         carry = self._policy.initial_carry(len(rows))
         chance, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
-        action, _, _ = self._policy.act(rows, carry, chance, step)
+        allowed = masks.given(mask, obs, len(rows), self.spec, "mask")
+        action, _, _ = self._policy.act(rows, carry, chance, step, allowed)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from offbeat.envs.infos import row_of, success_of
-from offbeat.envs.reader import Reader, Unfit, first_not_finite, is_finite, short
+from offbeat.envs.reader import Reader, Unfit, copied, first_not_finite, is_finite, short
 from offbeat.envs.slot import LARGEST, fault, run
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault, UsageError
+from offbeat.masks import USUAL_KEY
 from offbeat.streams import episode_seed
 from offbeat.types import Array, EnvSpec, Episode, Observation, Step
 
@@ -48,7 +49,8 @@ class BatchedVector:
         self._env, self._seed, self._purpose, self._limit = env, seed, purpose, limit
         self._mode = autoreset_mode(env)
         self._batch, self._single = Reader(spec, self.num_envs), Reader(spec)
-        self._every = np.ones(self.num_envs, bool)
+        self._every, self._none = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        self.unused_mask = False
         self._seeds: list[int | None] = [None] * self.num_envs
         self._episode = np.zeros(self.num_envs, np.int64)
         self._steps = np.zeros(self.num_envs, np.int64)
@@ -77,8 +79,10 @@ class BatchedVector:
         reward, terminated, truncated = self._outcome(reward, terminated, truncated, valid)
         ended = terminated | truncated
         some_ended = bool(ended.any())
-        shown = self._read(raw, infos, self._every)
-        following = self._with_finals(shown, infos, ended) if self._mode == "same_step" and some_ended else shown
+        shown = self._read(raw, infos, self._every, self._none if self._mode == "same_step" else terminated)
+        following = shown
+        if self._mode == "same_step" and some_ended:
+            following = self._with_finals(shown, infos, ended, terminated)
         self._check_finite(following)
         episode, step = self._episode.copy(), np.where(valid, self._steps, -1)
         self._steps += valid
@@ -124,7 +128,7 @@ class BatchedVector:
         if self._mode == "disabled":
             raw, infos = self._call_reset(ended)
             # A VectorEnv may show anything in the rows that it did not reset.
-            shown = _merged(shown, self._read(raw, infos, ended), ended)
+            shown = _merged(shown, self._read(raw, infos, ended, self._none), ended)
         self._check_finite(shown)
         return shown
 
@@ -142,9 +146,10 @@ class BatchedVector:
         self._count(episode, self._every)
         self._resetting = np.zeros(self.num_envs, bool)
         raw, infos = self._call_reset(None)
-        observation = self._read(raw, infos, self._every)
+        observation = self._read(raw, infos, self._every, self._none)
         self._check_finite(observation)
         self._started = True
+        self.unused_mask = self.spec.mask_key is None and bool(self.spec.counts) and USUAL_KEY in infos
         return observation
 
     def _call_reset(self, mask: Array | None) -> tuple[Any, Any]:
@@ -169,16 +174,31 @@ class BatchedVector:
             raise self._fault_among_all(f"reset raised {type(error).__name__}: {error}") from error
         return raw, infos
 
-    def _read(self, raw: Any, infos: Any, needed: Array) -> Observation:
-        """A batch of observations; `needed` says which rows must have a privileged state in infos."""
+    def _read(self, raw: Any, infos: Any, needed: Array, over: Array) -> Observation:
+        """A batch of observations; `needed` says which rows must have a privileged state or a mask in infos.
+
+        over: which rows are the last of an episode that has terminated, whose mask may be missing or allow nothing.
+        """
         into = self._batch.blank(self.num_envs)
         try:
-            if self.spec.state_from == "info":
-                infos = {self.spec.state_key: self._states(infos, needed)}
-            self._batch.read(raw, infos, into, slice(None))
+            own = {self.spec.state_key: self._states(infos, needed)} if self.spec.state_from == "info" else infos
+            self._batch.read(raw, own, into, slice(None))
         except Unfit as error:
             raise self._fault_among_all(str(error)) from error
+        if into.mask is not None:
+            self._read_masks(raw, infos, needed, over, into)
         return into
+
+    def _read_masks(self, raw: Any, infos: dict[str, Any], needed: Array, over: Array, into: Observation) -> None:
+        key, source = self.spec.mask_key, infos if self.spec.mask_from == "info" else raw
+        assert key is not None
+        present = np.asarray(source.get(f"_{key}", self._every) if key in source else self._none, bool)
+        for row in map(int, np.flatnonzero(needed)):
+            own = {key: _row(source[key], row)} if present[row] else {}
+            try:
+                self._single.read_mask(own, own, into, row, bool(over[row]))
+            except Unfit as error:
+                raise self._fault(row, str(error)) from error
 
     def _states(self, infos: dict[str, Any], needed: Array) -> Array:
         """The privileged states (N, ...) from Gymnasium's infos, which mark with `_key` the rows that have a value."""
@@ -200,20 +220,22 @@ class BatchedVector:
             states[row] = value
         return states
 
-    def _with_finals(self, shown: Observation, infos: dict[str, Any], ended: Array) -> Observation:
-        """What is shown, with the true final observation and state where an episode ended within the step."""
-        key = self.spec.state_key if self.spec.state_from == "info" else None
-        images = {name: image.copy() for name, image in shown.images.items()}
-        following = Observation(shown.vector.copy(), shown.state.copy(), images)
+    def _with_finals(self, shown: Observation, infos: dict[str, Any], ended: Array, terminated: Array) -> Observation:
+        """What is shown, with the true final observation, state and mask where an episode ended within the step."""
+        spec, following = self.spec, copied(shown)
+        sources = ((spec.state_key, spec.state_from), (spec.mask_key, spec.mask_from))
+        keys = [key for key, source in sources if source == "info"]
         for row in map(int, np.flatnonzero(ended)):
             if "final_obs" not in infos:
                 raise self._fault(
                     row, "its autoreset mode is SAME_STEP, but infos has no 'final_obs' where the episode ended"
                 )
             final = infos.get("final_info", {})
-            info = {key: _row(final[key], row)} if key in final else {}
+            info = {key: _row(final[key], row) for key in keys if key in final}
+            raw = _row(infos["final_obs"], row)
             try:
-                self._single.read(_row(infos["final_obs"], row), info, following, row)
+                self._single.read(raw, info, following, row)
+                self._single.read_mask(raw, info, following, row, bool(terminated[row]))
             except Unfit as error:
                 raise self._fault(row, f"in final_obs or final_info: {error}") from error
         return following
@@ -300,4 +322,5 @@ def _merged(old: Observation, new: Observation, rows: Array) -> Observation:
         return merged
 
     images = {name: merge(image, new.images[name]) for name, image in old.images.items()}
-    return Observation(merge(old.vector, new.vector), merge(old.state, new.state), images)
+    mask = None if old.mask is None or new.mask is None else merge(old.mask, new.mask)
+    return Observation(merge(old.vector, new.vector), merge(old.state, new.state), images, mask)

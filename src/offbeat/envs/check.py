@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from offbeat.envs.inline import InlineVector
-from offbeat.envs.make import Factory, Source, complete_spec, find, is_vector_env, make_vector, read_spec, wrap
+from offbeat.envs.make import Factory, Keys, Source, complete_spec, find, is_vector_env, make_vector, read_spec, wrap
 from offbeat.envs.slot import saves_itself
 from offbeat.envs.spaces import action_problems, observation_problems, read_observation_space
 from offbeat.envs.trial import Trial, walk
@@ -37,6 +37,7 @@ def check_env(
     env_wrapper: str | Factory | None = None,
     max_episode_steps: int | None = None,
     state_key: str | None = None,
+    mask_key: str | None = None,
     steps: int = 500,
     seed: int = 0,
 ) -> list[Finding]:
@@ -45,7 +46,13 @@ def check_env(
     What is made here is closed here; a VectorEnv that is passed in stays open.
     """
     wrapper = resolve(env_wrapper, "env_wrapper") if env_wrapper is not None else None
-    options = {"env_wrapper": wrapper, "max_episode_steps": max_episode_steps, "state_key": state_key}
+    keys = state_key, mask_key
+    options = {
+        "env_wrapper": wrapper,
+        "max_episode_steps": max_episode_steps,
+        "state_key": state_key,
+        "mask_key": mask_key,
+    }
     if is_vector_env(env):
         return _check_batched(env, steps, seed, {**options, "env_kwargs": env_kwargs})
     source = find(env, env_kwargs, max_episode_steps)
@@ -63,15 +70,15 @@ def check_env(
     except (OffbeatError, AttributeError) as error:
         _close([each for each in made if hasattr(each, "close")])
         return [Finding("error", str(error), "correct what makes the environment; training cannot start without it")]
-    findings = _spaces(*spaces, state_key)
-    first = walk(envs[0], steps, seed, _limit(envs[0], source))
+    findings = _spaces(*spaces, keys)
+    first = walk(envs[0], steps, seed, _limit(envs[0], source), mask_key)
     findings += [Finding(*each) for each in first.findings]
     findings += _outcomes(first, steps)
     if first.completed:
-        second = walk(envs[1], steps, seed, _limit(envs[1], source))
+        second = walk(envs[1], steps, seed, _limit(envs[1], source), mask_key)
         findings += _repetition(first, second, saves_itself(envs[0]))
     if not any(finding.severity == "error" for finding in findings):
-        findings += _as_trained(envs, source, state_key, min(steps, 50), seed)
+        findings += _as_trained(envs, source, keys, min(steps, 50), seed)
     return findings + _close(envs)
 
 
@@ -79,11 +86,11 @@ def _limit(env: Any, source: Source) -> int | None:
     return source.limit if source.limit is not None else env.spec.max_episode_steps if env.spec is not None else None
 
 
-def _spaces(observation_space: Any, action_space: Any, state_key: str | None) -> list[Finding]:
-    problems = observation_problems(observation_space, state_key)
+def _spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Finding]:
+    problems = observation_problems(observation_space, *keys)
     findings = [Finding("error", problem.what, problem.remedy) for problem in problems]
     if not problems:
-        findings += _images(read_observation_space(observation_space, state_key).layout.images)
+        findings += _images(read_observation_space(observation_space, *keys).layout.images)
     problems = action_problems(action_space)
     findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
     if problems or not hasattr(action_space, "low"):
@@ -172,21 +179,23 @@ def _repetition(first: Trial, second: Trial, saves_itself: bool) -> list[Finding
     return [Finding("warning", what, remedy)]
 
 
-def _as_trained(envs: list[Any], source: Source, state_key: str | None, steps: int, seed: int) -> list[Finding]:
+def _as_trained(envs: list[Any], source: Source, keys: Keys, steps: int, seed: int) -> list[Finding]:
     """Steps the environments as training does, and rebuilds one from the other's snapshot if it saves itself."""
     rng = np.random.default_rng(seed)
     try:
-        spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], seed)
+        spec = complete_spec(read_spec(envs[0], source, keys), envs[0], seed)
         one, other = (InlineVector([env], spec, seed=seed, purpose="check", limit=source.limit) for env in envs)
-        one.reset()
+        mask = one.reset().mask
         for _ in range(steps):
-            one.step(spec.random_actions(rng, 1))
+            mask = one.step(spec.random_actions(rng, 1, mask)).observation.mask
         if not saves_itself(envs[0]):
             return []
         _, sentences = other.restore(*one.snapshot())
         for _ in range(steps):
-            action = spec.random_actions(rng, 1)
-            if one.step(action).next.vector.tobytes() != other.step(action).next.vector.tobytes():
+            action = spec.random_actions(rng, 1, mask)
+            step = one.step(action)
+            mask = step.observation.mask
+            if step.next.vector.tobytes() != other.step(action).next.vector.tobytes():
                 sentences.append("after load_state the environment goes on differently from the one that was saved")
                 break
     except OffbeatError as error:
@@ -196,15 +205,16 @@ def _as_trained(envs: list[Any], source: Source, state_key: str | None, steps: i
 
 
 def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) -> list[Finding]:
-    findings = _spaces(env.single_observation_space, env.single_action_space, options["state_key"])
+    keys = options["state_key"], options["mask_key"]
+    findings = _spaces(env.single_observation_space, env.single_action_space, keys)
     if any(finding.severity == "error" for finding in findings):
         return findings
     rng = np.random.default_rng(seed)
     try:
         vector = make_vector(env, seed=seed, purpose="check", **options)
-        vector.reset()
+        mask = vector.reset().mask
         for _ in range(-(-steps // vector.num_envs)):
-            vector.step(vector.spec.random_actions(rng, vector.num_envs))
+            mask = vector.step(vector.spec.random_actions(rng, vector.num_envs, mask)).observation.mask
     except OffbeatError as error:
         findings.append(Finding("error", str(error), "correct the VectorEnv; training would stop here"))
     findings.append(

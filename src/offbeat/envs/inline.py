@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.envs.contain import Containment
-from offbeat.envs.reader import Reader, is_finite
+from offbeat.envs.reader import Reader, copied, is_finite
 from offbeat.envs.rebuild import rebuild, save
 from offbeat.envs.slot import Slot, run
 from offbeat.envs.vector import frame, scale
@@ -52,6 +52,10 @@ class InlineVector:
     @property
     def stepping(self) -> bool:
         return any(slot.stepping for slot in self._slots)
+
+    @property
+    def unused_mask(self) -> bool:
+        return self.spec.mask_key is None and bool(self.spec.counts) and self._slots[0].gives_mask
 
     @property
     def owned(self) -> tuple[object, ...]:
@@ -123,8 +127,7 @@ class InlineVector:
 
     def _begin_next(self, ended: list[Slot], lost: Lost, following: Observation) -> Observation:
         """The next episode where one ended or was lost; the final observations in `following` stay as they are."""
-        images = {name: image.copy() for name, image in following.images.items()}
-        observation = Observation(following.vector.copy(), following.state.copy(), images)
+        observation = copied(following)
         for slot in (*ended, *lost):
             if slot.steps:
                 slot.faults = 0
@@ -158,6 +161,8 @@ class InlineVector:
             return {}, {"envs": []}
         arrays = {"vector": self._now.vector, "state": self._now.state}
         arrays.update({f"image/{name}": image for name, image in self._now.images.items()})
+        if self._now.mask is not None:
+            arrays["mask"] = self._now.mask
         entries = []
         for slot in self._slots:
             own, entry = save(slot)
@@ -186,12 +191,15 @@ class InlineVector:
                 f"use num_envs={num_envs}"
             )
         images = {name: arrays[f"image/{name}"] for name in into.images if f"image/{name}" in arrays}
-        saved = Observation(arrays["vector"], arrays["state"], images)
-        shapes = [(each.vector.shape, each.state.shape, sorted(each.images)) for each in (saved, into)]
+        saved = Observation(arrays["vector"], arrays["state"], images, arrays.get("mask"))
+        shapes = [
+            (each.vector.shape, each.state.shape, sorted(each.images), None if each.mask is None else each.mask.shape)
+            for each in (saved, into)
+        ]
         if shapes[0] != shapes[1]:
             raise CheckpointError(
-                f"the checkpoint's observations (vector, state, images) are {shapes[0]}, but those of {self.spec.name} "
-                f"are {shapes[1]}; resume with the environment that the run was made with"
+                f"the checkpoint's observations (vector, state, images, mask) are {shapes[0]}, but those of "
+                f"{self.spec.name} are {shapes[1]}; resume with the environment that the run was made with"
             )
         return saved
 

@@ -13,7 +13,7 @@ from offbeat.envs.batched import BatchedVector, autoreset_mode
 from offbeat.envs.contain import Containment
 from offbeat.envs.inline import InlineVector
 from offbeat.envs.reader import short
-from offbeat.envs.spaces import Seen, info_layout, make_spec, missing_state, read_action_space, read_observation_space
+from offbeat.envs.spaces import info_layout, make_spec, missing_key, read_action_space, read_observation_space
 from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentFault, UsageError
 from offbeat.references import name_of, resolve
@@ -21,6 +21,8 @@ from offbeat.streams import episode_seed
 from offbeat.types import EnvSpec
 
 Factory = Callable[..., Any]
+Keys = tuple[str | None, str | None]
+"""state_key and mask_key."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,7 @@ def make_vector(
     env_wrapper: str | Factory | None = None,
     max_episode_steps: int | None = None,
     state_key: str | None = None,
+    mask_key: str | None = None,
     render_mode: str | None = None,
     own_number: bool = False,
     first_env: int = 0,
@@ -54,7 +57,8 @@ def make_vector(
 
     env: a Gymnasium id ("Pendulum-v1", "package:Env-v0"), "module:factory", a callable that returns a gymnasium.Env or
     a VectorEnv, or a VectorEnv. Episodes are reset with `streams.episode_seed(seed, environment, episode, purpose)`.
-    state_key: the privileged state, a key of a Dict observation or of info. render_mode: for environment 0.
+    state_key: the privileged state, a key of a Dict observation or of info. mask_key: the same of the mask of allowed
+    actions. render_mode: for environment 0.
     own_number: a VectorEnv keeps its number of environments, whatever num_envs says.
     first_env: these are environments first_env to first_env + N - 1 of the run: seeds, messages and finished episodes
     name them so, while rows count from 0.
@@ -64,14 +68,14 @@ def make_vector(
     _check_least(1, num_envs=num_envs, max_episode_steps=max_episode_steps)
     _check_least(0, first_env=first_env, contain=contain)
     number = None if own_number else num_envs
-    common = {"seed": seed, "purpose": purpose, "first_env": first_env}
+    common, keys = {"seed": seed, "purpose": purpose, "first_env": first_env}, (state_key, mask_key)
     if is_vector_env(env):
-        return _batched(env, None, number, env_kwargs, env_wrapper, max_episode_steps, state_key, common)
+        return _batched(env, None, number, env_kwargs, env_wrapper, max_episode_steps, keys, common)
     source = find(env, env_kwargs, max_episode_steps)
     first = source.make(render_mode)
     if is_vector_env(first):
-        return _batched(first, source.name, number, None, env_wrapper, max_episode_steps, state_key, common)
-    return _inline(first, source, num_envs, env_wrapper, state_key, render_mode, contain, common)
+        return _batched(first, source.name, number, None, env_wrapper, max_episode_steps, keys, common)
+    return _inline(first, source, num_envs, env_wrapper, keys, render_mode, contain, common)
 
 
 def _check_least(least: int, **settings: int | None) -> None:
@@ -133,18 +137,22 @@ def wrap(env: Any, env_wrapper: str | Factory | None, name: str) -> Any:
     return env
 
 
-def read_spec(env: Any, source: Source, state_key: str | None) -> EnvSpec:
+def read_spec(env: Any, source: Source, keys: Keys) -> EnvSpec:
     """The spec of one environment; `state` is still None where the privileged state comes in info."""
     own = env.spec.max_episode_steps if env.spec is not None else None
     limits = [limit for limit in (source.limit, own) if limit is not None]
-    seen, bounds = _read_both(env.observation_space, env.action_space, state_key)
-    return make_spec(source.name, seen, bounds, state_key, min(limits, default=None))
+    seen, bounds = read_observation_space(env.observation_space, *keys), read_action_space(env.action_space)
+    return make_spec(source.name, seen, bounds, keys[0], min(limits, default=None), keys[1])
 
 
 def complete_spec(spec: EnvSpec, env: Any, seed: int, number: int = 0, row: int | None = None) -> EnvSpec:
-    """The spec; where the privileged state comes in info, with the layout of a first reset's (of `row`, in a batch)."""
-    key = spec.state_key
-    if key is None or spec.state_from != "info":
+    """The spec; where the privileged state comes in info, with the layout of a first reset's (of `row`, in a batch).
+
+    That info has what the settings name is checked by the same reset.
+    """
+    sources = (("state_key", spec.state_key, spec.state_from), ("mask_key", spec.mask_key, spec.mask_from))
+    needed = {setting: key for setting, key, source in sources if key is not None and source == "info"}
+    if not needed:
         return spec
     try:
         _, info = env.reset(seed=seed)
@@ -153,14 +161,14 @@ def complete_spec(spec: EnvSpec, env: Any, seed: int, number: int = 0, row: int 
             f"environment {number} ({spec.name}), episode 0 (reset seed {seed}), reset: raised {type(error).__name__}: "
             f"{error}"
         ) from error
-    if key not in info:
-        raise UsageError(missing_state(env.observation_space, key))
+    for setting, key in needed.items():
+        if key not in info:
+            raise UsageError(missing_key(env.observation_space, setting, key))
+    if "state_key" not in needed:
+        return spec
+    key = needed["state_key"]
     value = info[key] if row is None else info[key][row]
     return dataclasses.replace(spec, state=info_layout(value, key))
-
-
-def _read_both(observation_space: Any, action_space: Any, state_key: str | None) -> tuple[Seen, Any]:
-    return read_observation_space(observation_space, state_key), read_action_space(action_space)
 
 
 def _factory(reference: str) -> Factory | None:
@@ -247,7 +255,7 @@ def _inline(
     source: Source,
     num_envs: int,
     env_wrapper: str | Factory | None,
-    state_key: str | None,
+    keys: Keys,
     render_mode: str | None,
     contain: int,
     common: dict[str, Any],
@@ -269,7 +277,7 @@ def _inline(
         _check_alike(env, envs, number + row, source.name)
         envs.append(env)
     seed = episode_seed(common["seed"], number, 0, common["purpose"])
-    spec = complete_spec(read_spec(envs[0], source, state_key), envs[0], seed, number)
+    spec = complete_spec(read_spec(envs[0], source, keys), envs[0], seed, number)
     containment = Containment(contain, remake) if contain else None
     return InlineVector(envs, spec, limit=source.limit, containment=containment, **common)
 
@@ -294,7 +302,7 @@ def _batched(
     env_kwargs: Mapping[str, Any] | None,
     env_wrapper: str | Factory | None,
     max_episode_steps: int | None,
-    state_key: str | None,
+    keys: Keys,
     common: dict[str, Any],
 ) -> Vector:
     registered = env.spec.id if env.spec is not None else None
@@ -316,10 +324,11 @@ def _batched(
             f"max_episode_steps={max_episode_steps} was given with the VectorEnv {name}, which resets itself "
             f"(autoreset {mode}); set the limit where you make its environments, or make it with AutoresetMode.DISABLED"
         )
-    seen, bounds = _read_both(env.single_observation_space, env.single_action_space, state_key)
+    seen = read_observation_space(env.single_observation_space, *keys)
+    bounds = read_action_space(env.single_action_space)
     own = env.spec.max_episode_steps if env.spec is not None else None
     limits = [limit for limit in (max_episode_steps, own) if limit is not None]
-    spec = make_spec(name, seen, bounds, state_key, min(limits, default=None))
+    spec = make_spec(name, seen, bounds, keys[0], min(limits, default=None), keys[1])
     number = common["first_env"]
     seed = episode_seed(common["seed"], number, 0, common["purpose"])
     spec = complete_spec(spec, env, seed, number, row=0)

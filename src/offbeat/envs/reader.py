@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.masks import BadMask, as_mask
 from offbeat.types import Array, EnvSpec, Layout, Leaf, Observation
 
 
@@ -101,19 +102,21 @@ class Reader:
         flat = [
             part for part in self._vectors if part.leaf.kind == "box" and part.shape == part.flat and not part.leaf.path
         ]
-        self._plain = flat[0] if len(flat) == 1 == len(spec.layout.leaves) and not self._states else None
+        self._mask_size = spec.mask_size
+        alone = len(flat) == 1 == len(spec.layout.leaves) and not self._states and not self._mask_size
+        self._plain = flat[0] if alone else None
         self._size, self._state_size = spec.observation_size, spec.state_size
 
     def blank(self, rows: int) -> Observation:
         """An unfilled batch that `read` writes into; every call gives new arrays."""
         vector, state = np.empty((rows, self._size), np.float32), np.empty((rows, self._state_size), np.float32)
-        if not self._images:
+        if not self._images and not self._mask_size:
             return Observation(vector, state)
         images = {part.leaf.name: np.empty((rows, *part.leaf.shape), part.leaf.dtype) for part in self._images}
-        return Observation(vector, state, images)
+        return Observation(vector, state, images, np.ones((rows, self._mask_size), bool) if self._mask_size else None)
 
     def read(self, raw: Any, info: Any, into: Observation, rows: int | slice) -> None:
-        """Checks what an environment returned and writes it into `rows` of a batch. Raises Unfit."""
+        """Checks what an environment returned and writes it into `rows` of a batch, but for the mask. Raises Unfit."""
         plain = self._plain
         if plain is not None and type(raw) is np.ndarray and raw.shape == plain.shape and raw.dtype in plain.allowed:
             into.vector[rows] = raw
@@ -127,6 +130,27 @@ class Reader:
             for part in self._states:
                 part.write(source, into.state, rows)
 
+    def read_mask(self, raw: Any, info: Any, into: Observation, row: int, over: bool = False) -> None:
+        """Checks the mask that one environment gave, where there are masks, and writes it into its row. Raises Unfit.
+
+        over: the episode has terminated, so that a mask may allow nothing or be missing.
+        """
+        if into.mask is None:
+            return
+        source, key = info if self._spec.mask_from == "info" else raw, self._spec.mask_key
+        if not isinstance(source, dict) or key not in source:
+            if over:
+                return  # all are allowed, which is what `blank` says
+            where = "info" if self._spec.mask_from == "info" else "the observation"
+            keys = ", ".join(repr(name) for name in source) if isinstance(source, dict) else type(source).__name__
+            raise Unfit(
+                f"{where} has no {key!r} (it has: {keys or 'nothing'}), but the mask comes from there (mask_key)"
+            )
+        try:
+            into.mask[row] = as_mask(source[key], self._spec.counts, over)
+        except BadMask as error:
+            raise Unfit(f"{mask_words(self._spec)} {error}") from error
+
     def check_finite(self, batch: Observation, row: int) -> None:
         """Raises NotFinite if a row of a batch is not."""
         own = Observation(batch.vector[row : row + 1], batch.state[row : row + 1])
@@ -138,6 +162,8 @@ class Reader:
         """Zeros in a row of a batch that nothing, or nothing good, was read into."""
         for array in (batch.vector, batch.state, *batch.images.values()):
             array[row] = 0
+        if batch.mask is not None:
+            batch.mask[row] = True
 
     def _from_info(self, info: Any) -> Any:
         key = self._spec.state_key
@@ -170,6 +196,17 @@ def first_not_finite(observation: Observation, spec: EnvSpec) -> tuple[int, str]
                     element = f", element {[int(index) for index in at]}," if at else ""
                     return int(row), f"{part.name}{element} is {array[row, column]} as float32; it must be finite"
     raise ValueError("every value is finite")
+
+
+def copied(observation: Observation) -> Observation:
+    """The same in arrays of its own."""
+    images = {name: image.copy() for name, image in observation.images.items()}
+    mask = None if observation.mask is None else observation.mask.copy()
+    return Observation(observation.vector.copy(), observation.state.copy(), images, mask)
+
+
+def mask_words(spec: EnvSpec) -> str:
+    return f"the mask {'info' if spec.mask_from == 'info' else 'observation'}[{spec.mask_key!r}]"
 
 
 def _state_words(spec: EnvSpec) -> str:

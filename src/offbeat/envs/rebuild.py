@@ -115,8 +115,10 @@ def _difference(slot: Slot, values: Mapping[str, Any], saved: Observation, into:
 
 
 def _rows(index: int, new: Observation, old: Observation) -> list[tuple[Array, Array]]:
-    """One environment's rows of two batches, as views: vector, state, images."""
+    """One environment's rows of two batches, as views: vector, state, mask, images."""
     pairs = [(new.vector[index], old.vector[index]), (new.state[index], old.state[index])]
+    if new.mask is not None and old.mask is not None:
+        pairs.append((new.mask[index], old.mask[index]))
     return pairs + [(images[index], old.images[name][index]) for name, images in new.images.items()]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from offbeat.envs.infos import as_mapping, success_of
 from offbeat.envs.reader import NotFinite, Reader, Unfit, short
 from offbeat.errors import EnvironmentFault
+from offbeat.masks import USUAL_KEY
 from offbeat.streams import episode_seed
 from offbeat.types import Array, EnvSpec, Episode, Observation
 
@@ -106,6 +107,7 @@ class Slot:
         self.episode, self.steps, self.total_reward, self.faults = -1, 0, 0.0, 0
         self.stepping = False
         self._info: Any = None  # of the last step
+        self.gives_mask = False  # whether info had a mask of actions when the episode began
         self._take(env)
         self._reader, self._run_seed, self._purpose, self._limit = reader, seed, purpose, limit
         self._actions: Array = np.empty((0, spec.action_size), np.float32)
@@ -133,8 +135,10 @@ class Slot:
             raise self.fault(f"reset raised {type(error).__name__}: {error}", None) from error
         if type(result) is not tuple or len(result) != 2:
             raise self.fault(f"reset returned {short(result)}, but it must return (observation, info)", None)
+        self.gives_mask = isinstance(result[1], dict) and USUAL_KEY in result[1]
         try:
             self._reader.read(*result, into, self.index)
+            self._reader.read_mask(*result, into, self.index)
             self._reader.check_finite(into, self.index)
         except Unfit as error:
             raise self.fault(str(error), None) from error
@@ -166,6 +170,8 @@ class Slot:
             if truncated is not False and truncated is not True:
                 truncated = as_flag(truncated, "truncated")
             self._reader.read(raw, info, into, self.index)
+            if into.mask is not None:
+                self._reader.read_mask(raw, info, into, self.index, terminated)
         except Unfit as error:
             raise self.fault(str(error), self.steps) from error
         if not self.saves_itself and self.steps < MOST_ACTIONS:

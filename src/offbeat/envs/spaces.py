@@ -37,14 +37,30 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a policy sees (`layout`), and what only a critic sees if a key of the observation holds it (`state`)."""
+    """What a policy sees (`layout`), and what only a critic sees if a key of the observation holds it (`state`).
+
+    mask: whether a key of the observation holds the mask of allowed actions.
+    """
 
     layout: Layout
     state: Layout | None
+    mask: bool = False
 
 
-def make_spec(name: str, seen: Seen, bounds: Bounds, state_key: str | None, max_episode_steps: int | None) -> EnvSpec:
+def make_spec(
+    name: str,
+    seen: Seen,
+    bounds: Bounds,
+    state_key: str | None,
+    max_episode_steps: int | None,
+    mask_key: str | None = None,
+) -> EnvSpec:
     """The spec of an environment; a state that comes in `info` is added once its first value is known."""
+    if mask_key is not None and bounds.choices is None and not bounds.branches:
+        raise SpaceError(
+            f"mask_key={mask_key!r} names a mask of allowed actions, but {name} has Box actions, of which none can be "
+            "masked; leave mask_key out"
+        )
     return EnvSpec(
         name=name,
         layout=seen.layout,
@@ -58,24 +74,31 @@ def make_spec(name: str, seen: Seen, bounds: Bounds, state_key: str | None, max_
         max_episode_steps=max_episode_steps,
         choices=bounds.choices,
         branches=bounds.branches,
+        mask_key=mask_key,
+        mask_from=None if mask_key is None else "observation" if seen.mask else "info",
     )
 
 
-def read_observation_space(space: Any, state_key: str | None = None) -> Seen:
-    """The layout of an observation space, with the part under `state_key` taken out where a Dict has it."""
-    problems = observation_problems(space, state_key)
+def read_observation_space(space: Any, state_key: str | None = None, mask_key: str | None = None) -> Seen:
+    """The layout of an observation space, with the parts under `state_key` and `mask_key` taken out of a Dict."""
+    problems = observation_problems(space, state_key, mask_key)
     if problems:
         raise _error(problems)
-    apart = _has_state(space, state_key)
+    masked = _has_key(space, mask_key)
+    space = _without(space, mask_key)
+    apart = _has_key(space, state_key)
     leaves = [leaf for leaf in _leaves(space, ()) if not (apart and leaf.path[0] == state_key)]
     if not apart:
-        return Seen(Layout(tuple(leaves)), None)
+        return Seen(Layout(tuple(leaves)), None, masked)
     state = _leaves(space.spaces[state_key], (str(state_key),), images=False)
-    return Seen(Layout(tuple(leaves)), Layout(tuple(state)))
+    return Seen(Layout(tuple(leaves)), Layout(tuple(state)), masked)
 
 
-def observation_problems(space: Any, state_key: str | None = None) -> list[Problem]:
+def observation_problems(space: Any, state_key: str | None = None, mask_key: str | None = None) -> list[Problem]:
     """Each part of an observation space that no algorithm here can take."""
+    if mask_key is not None and mask_key == state_key:
+        return [Problem(f"state_key and mask_key are both {mask_key!r}", "name two keys, or leave one out")]
+    space = _without(space, mask_key)
     problems = _unsupported(space, ())
     if problems:
         return problems
@@ -84,7 +107,7 @@ def observation_problems(space: Any, state_key: str | None = None) -> list[Probl
         Problem(f"two parts of the observation are both named {name!r} once nested keys are joined", "rename one key")
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
-    if not names or (_has_state(space, state_key) and len(space.spaces) == 1):
+    if not names or (_has_key(space, state_key) and len(space.spaces) == 1):
         without = "" if not names else f" besides the privileged state {state_key!r}"
         problems.append(
             Problem(
@@ -156,13 +179,13 @@ def info_layout(value: Any, key: str) -> Layout:
     return Layout((Leaf((), "box", array.shape, "float32"),))
 
 
-def missing_state(space: Any, key: str) -> str:
-    """What to say where neither the observation space nor `info` has the privileged state."""
+def missing_key(space: Any, setting: str, key: str) -> str:
+    """What to say where neither the observation space nor `info` has what a setting names."""
     keys = (
         ", ".join(repr(name) for name in sorted(getattr(space, "spaces", {}), key=str)) if _is_dict(space) else "none"
     )
     return (
-        f"state_key={key!r} is neither a key of the observation space (keys: {keys}) nor of the info that reset "
+        f"{setting}={key!r} is neither a key of the observation space (keys: {keys}) nor of the info that reset "
         "returned; name a key that one of them has"
     )
 
@@ -177,8 +200,17 @@ def _is_dict(space: Any) -> bool:
     return isinstance(space, spaces.Dict)
 
 
-def _has_state(space: Any, state_key: str | None) -> bool:
-    return state_key is not None and _is_dict(space) and state_key in space.spaces
+def _has_key(space: Any, key: str | None) -> bool:
+    return key is not None and _is_dict(space) and key in space.spaces
+
+
+def _without(space: Any, key: str | None) -> Any:
+    """The space; where it is a Dict that has the key, without it."""
+    from gymnasium import spaces
+
+    if not _has_key(space, key):
+        return space
+    return spaces.Dict({name: part for name, part in space.spaces.items() if name != key})
 
 
 def _members(space: Any) -> list[tuple[str | int, Any]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ from offbeat.envs.spaces import (
     read_action_space,
     read_observation_space,
 )
+from offbeat.masks import USUAL_KEY, BadMask, as_mask
 from offbeat.types import Array, Layout, Leaf
 
 Note = tuple[Any, str, str]
@@ -30,13 +30,17 @@ class Halt(Exception):
 
 @dataclass
 class Trial:
-    """What a run showed. record: (what was called, what came back) for each call, comparable bit for bit."""
+    """What a run showed. record: (what was called, what came back) for each call, comparable bit for bit.
+
+    info: what the last call gave.
+    """
 
     findings: list[Note] = field(default_factory=list)
     record: list[tuple[str, Any]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     endless: bool = True
     completed: bool = False
+    info: Any = None
     _said: set[str] = field(default_factory=set)
 
     def say(self, kind: str, severity: str, what: str, remedy: str) -> None:
@@ -46,23 +50,24 @@ class Trial:
             self.findings.append((severity, what, remedy))
 
 
-def walk(env: Any, steps: int, seed: int, limit: int | None) -> Trial:
-    """Steps `env` with random actions from fixed seeds; episodes also end at `limit`."""
+def walk(env: Any, steps: int, seed: int, limit: int | None, mask_key: str | None = None) -> Trial:
+    """Steps `env` with random actions from fixed seeds, which the mask allows; episodes also end at `limit`."""
     trial = Trial(endless=limit is None)
+    act = Act(env.action_space, seed, mask_key, trial)
     try:
-        _walk(env, steps, seed, limit, trial, Look(env.observation_space, trial), _actions(env.action_space, seed))
+        _walk(env, steps, seed, limit, trial, Look(env.observation_space, trial, mask_key), act)
         trial.completed = True
     except Halt:
         pass
     return trial
 
 
-def _walk(env: Any, steps: int, seed: int, limit: int | None, trial: Trial, look: Look, actions: Iterator[Any]) -> None:
+def _walk(env: Any, steps: int, seed: int, limit: int | None, trial: Trial, look: Look, act: Act) -> None:
     raw, length, episode = _reset(env, seed, trial), 0, 0
     look(raw, "after reset")
     for step in range(steps):
         before, kept = raw, _freeze(raw)
-        raw, terminated, truncated = _step(env, next(actions), step, trial)
+        raw, terminated, truncated = _step(env, act(raw), step, trial)
         if _freeze(before) != kept:
             trial.say(
                 "alias",
@@ -100,6 +105,7 @@ def _reset(env: Any, seed: int, trial: Trial) -> Any:
         trial.say("reset", "error", f"reset returned {short(result)}", "return (observation, info), info being a dict")
         raise Halt
     trial.record.append(("reset", _freeze(result[0])))
+    trial.info = result[1]
     return result[0]
 
 
@@ -130,6 +136,7 @@ def _step(env: Any, action: Any, step: int, trial: Trial) -> tuple[Any, bool, bo
         raise Halt from error
     if not isinstance(info, dict):
         trial.say("info", "error", f"step returned {short(info)} as info", "return a dict, if an empty one")
+    trial.info = info
     trial.rewards.append(reward)
     trial.record.append(("step", (_freeze(raw), reward, terminated, truncated)))
     return raw, terminated, truncated
@@ -138,11 +145,11 @@ def _step(env: Any, action: Any, step: int, trial: Trial) -> tuple[Any, bool, bo
 class Look:
     """Compares observations with their space; silent where the space itself cannot be taken."""
 
-    def __init__(self, space: Any, trial: Trial) -> None:
+    def __init__(self, space: Any, trial: Trial, mask_key: str | None) -> None:
         self._trial = trial
         self._parts: list[tuple[Part, Any]] = []
-        if not observation_problems(space):
-            for leaf in read_observation_space(space).layout.leaves:
+        if not observation_problems(space, None, mask_key):
+            for leaf in read_observation_space(space, None, mask_key).layout.leaves:
                 self._parts.append((Part(leaf, slice(0, leaf.size), (), "observation"), leaf_space(space, leaf)))
 
     def __call__(self, raw: Any, when: str) -> None:
@@ -185,16 +192,45 @@ def leaf_space(space: Any, leaf: Leaf) -> Any:
     return space
 
 
-def _actions(space: Any, seed: int) -> Iterator[Any]:
-    """Uniform, in the form in which training hands them over; whatever the space samples where that cannot be."""
-    if action_problems(space):
-        space.seed(seed)
-        while True:
-            yield space.sample()
-    spec = make_spec("", Seen(Layout(()), None), read_action_space(space), None, None)
-    rng = np.random.default_rng(seed)
-    while True:
-        yield spec.to_environment(spec.random_actions(rng, 1))[0]
+class Act:
+    """Draws uniform actions, in the form in which training hands them over, of those that the mask allows.
+
+    Where the space cannot be taken: whatever it samples.
+    """
+
+    def __init__(self, space: Any, seed: int, mask_key: str | None, trial: Trial) -> None:
+        self._space, self._key, self._trial = space, mask_key, trial
+        self._rng, self._spec = np.random.default_rng(seed), None
+        if action_problems(space):
+            space.seed(seed)
+        else:
+            self._spec = make_spec("", Seen(Layout(()), None), read_action_space(space), None, None)
+
+    def __call__(self, raw: Any) -> Any:
+        if self._spec is None:
+            return self._space.sample()
+        mask = self._mask(raw, self._spec.counts) if self._spec.counts else None
+        return self._spec.to_environment(self._spec.random_actions(self._rng, 1, mask))[0]
+
+    def _mask(self, raw: Any, counts: tuple[int, ...]) -> Array | None:
+        info = self._trial.info if isinstance(self._trial.info, dict) else {}
+        if self._key is None:
+            if USUAL_KEY in info:
+                self._trial.say(
+                    "mask",
+                    "note",
+                    f"info has {USUAL_KEY!r}, but without mask_key the actions that it forbids are taken like others",
+                    f"set mask_key={USUAL_KEY!r} (--mask-key {USUAL_KEY}) to take only those that it allows",
+                )
+            return None
+        source = raw if isinstance(raw, dict) and self._key in raw else info
+        try:
+            return as_mask(source[self._key], counts)[None]
+        except (BadMask, KeyError) as error:
+            words = "is missing" if isinstance(error, KeyError) else str(error)
+            what = f"after {len(self._trial.rewards)} steps the mask {self._key!r} {words}"
+            self._trial.say("mask", "error", what, "give it with every observation, in info or in the Dict")
+            raise Halt from error
 
 
 def _freeze(raw: Any) -> Any:

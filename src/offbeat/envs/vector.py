@@ -35,6 +35,11 @@ class Vector(Protocol):
         """The unwrapped environments that it steps: an object in two vectors would be stepped by both."""
         ...
 
+    @property
+    def unused_mask(self) -> bool:
+        """Whether info had a mask of actions at the last reset, and no mask_key names it."""
+        ...
+
     def reset(self, episode: int = 0) -> Observation:
         """Begins this episode in every environment; the same number is the same episode again, seed and all."""
         ...

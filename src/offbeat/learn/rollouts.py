@@ -26,8 +26,11 @@ class Experience:
     @classmethod
     def copied(cls, parts: Sequence[tuple[Array, Array]]) -> Experience:
         """Packed rows (T, N) and valid (T, N) of several collectors as one, their environments side by side."""
-        rows, valid = (np.concatenate(each, 1) for each in zip(*parts, strict=True))
-        return cls({name: rows[name] for name in rows.dtype.names or ()}, valid)
+        row = parts[0][0].dtype
+        # As bytes: NumPy would join them field by field, and without the padding that keeps numbers aligned.
+        whole = np.dtype((np.void, row.itemsize))
+        rows = np.concatenate([rows.view(whole) for rows, _ in parts], 1).view(row)
+        return cls({name: rows[name] for name in row.names or ()}, np.concatenate([valid for _, valid in parts], 1))
 
     def chunk(self) -> Chunk:
         """Its rows alone, in the order in which they were made."""
@@ -99,6 +102,7 @@ class RolloutLearner(Learner):
             state=inputs.get("state", none),
             next_state=inputs.get("next_state", none),
             action=self._tensor(columns["action"]),
+            mask=self._tensor(columns["mask"] | ~valid[..., None]) if self.spec.mask_size else none,
             reward=reward,
             log_prob=self._tensor(columns["log_prob"]),
             terminated=torch.from_numpy(terminated).to(self.device),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import Algorithm
-from offbeat.algorithms.torch.batch import Batch
+from offbeat.algorithms.torch.batch import NO_MASK, Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.optimise import SGD, Adam, RMSProp
 from offbeat.algorithms.torch.randomness import seeded
@@ -215,6 +215,10 @@ class Learner:
         mean, scale = self._scales[name]
         return ((tensor - mean) * scale).clamp(-self.config.observation_clip, self.config.observation_clip)
 
+    def _mask(self, mask: Array | None) -> Tensor:
+        """(..., K) bool; K = 0 where there is none."""
+        return NO_MASK if mask is None else torch.from_numpy(np.asarray(mask)).to(self.device)
+
     @property
     def reward_scale(self) -> float:
         return self.config.reward_scale * (1.0 if self.returns is None else self.returns.scale)
@@ -233,6 +237,8 @@ class Learner:
             next_obs=self._normalise("obs", batch.next_obs),
             state=self._normalise("state", batch.state),
             next_state=self._normalise("state", batch.next_state),
+            mask=self._mask(batch.mask),
+            next_mask=self._mask(batch.next_mask),
         )
         with self._own_randomness():
             self._note(

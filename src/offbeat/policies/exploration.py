@@ -39,13 +39,13 @@ class Exploring:
         return np.concatenate((self._policy.initial_carry(num_envs), own), axis=1)
 
     def act(
-        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         inner = carry.shape[1] - self._disturbance.memory
-        action, policy_carry, extras = self._policy.act(obs, carry[:, :inner], rng, step)
+        action, policy_carry, extras = self._policy.act(obs, carry[:, :inner], rng, step, mask)
         if rng is None:
             return action, np.concatenate((policy_carry, carry[:, inner:]), axis=1), extras
-        action, memory = self._disturbance.disturb(action, carry[:, inner:], rng, step)
+        action, memory = self._disturbance.disturb(action, carry[:, inner:], rng, step, mask)
         return action, np.concatenate((policy_carry, memory), axis=1), extras
 
 
@@ -66,7 +66,9 @@ class GaussianNoise:
     ) -> None:
         self._scales = partial(scales, description, first_env=first_env, total_envs=total_envs)
 
-    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+    def disturb(
+        self, action: Array, memory: Array, rng: np.random.Generator, step: int, mask: Array | None = None
+    ) -> tuple[Array, Array]:
         noise = self._scales(len(action)) * rng.standard_normal(action.shape, np.float32)
         return np.clip(action + noise, -1.0, 1.0), memory
 
@@ -80,7 +82,9 @@ class OrnsteinUhlenbeckNoise:
         self._description, self.memory = description, spec.action_size
         self._scales = partial(scales, description, first_env=first_env, total_envs=total_envs)
 
-    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+    def disturb(
+        self, action: Array, memory: Array, rng: np.random.Generator, step: int, mask: Array | None = None
+    ) -> tuple[Array, Array]:
         pull, time_step = self._description["pull"], self._description["time_step"]
         kick = self._scales(len(action)) * rng.standard_normal(action.shape, np.float32)
         memory = (memory * (1.0 - pull * time_step) + kick * math.sqrt(time_step)).astype(np.float32)
@@ -103,9 +107,11 @@ class RandomChoice:
             return float(initial + (final - initial) * progress)
         return float(initial * (final / initial) ** progress)
 
-    def disturb(self, action: Array, memory: Array, rng: np.random.Generator, step: int) -> tuple[Array, Array]:
+    def disturb(
+        self, action: Array, memory: Array, rng: np.random.Generator, step: int, mask: Array | None = None
+    ) -> tuple[Array, Array]:
         random = rng.random((len(action), 1)) < self.epsilon(step)
-        return np.where(random, self._spec.random_actions(rng, len(action)), action), memory
+        return np.where(random, self._spec.random_actions(rng, len(action), mask), action), memory
 
 
 Disturbance = GaussianNoise | OrnsteinUhlenbeckNoise | RandomChoice

@@ -25,6 +25,11 @@ _INSIDE = 1.0 - 2.0**-20
 """As in `algorithms.torch.likelihood`, with which a learner asks again how likely these actions are."""
 
 
+def forbid(out: Any, mask: Any) -> None:
+    """Writes -inf over the logits or values of actions that the mask (N, K) does not allow, the last K of each row."""
+    out[:, -mask.shape[1] :][~mask] = -math.inf
+
+
 def squashed_gaussian(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
     """out (N, 2A): mean and log standard deviation; the action is the tanh of a draw, or of the mean."""
     size = int(description["action_size"])

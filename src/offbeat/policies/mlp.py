@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.policies.heads import HEADS, Head
+from offbeat.policies.heads import HEADS, Head, forbid
 from offbeat.types import Array, Weights
 
 
@@ -49,10 +49,13 @@ class MLPPolicy:
         return np.zeros((num_envs, 0), np.float32)
 
     def act(
-        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         with self._backend.context():
-            action, extras = self._head(self._forward(self._backend.wrap(obs)), rng)
+            out = self._forward(self._backend.wrap(obs))
+            if mask is not None:
+                forbid(out, self._backend.wrap(mask))
+            action, extras = self._head(out, rng)
             return action, carry, extras
 
     def _forward(self, x: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offbeat.errors import OffbeatError
-from offbeat.policies.heads import HEADS, Head
+from offbeat.policies.heads import HEADS, Head, forbid
 from offbeat.policies.mlp import BACKENDS
 from offbeat.types import Array, EnvSpec, Weights
 
@@ -56,7 +56,7 @@ class ModulePolicy:
 
     @torch.inference_mode()
     def act(
-        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         parameter = next(self._module.parameters(), torch.zeros(()))
         x = torch.from_numpy(np.ascontiguousarray(obs)).to(parameter.dtype)
@@ -69,6 +69,9 @@ class ModulePolicy:
         out = (torch.cat(tuple(out), -1) if isinstance(out, tuple | list) else out).to(torch.float32)
         if self._kind == "deterministic":
             return out.clip(-1.0, 1.0).numpy(), carry, {}
+        if mask is not None:
+            out = out.clone()  # the module may have handed out a tensor of its own
+            forbid(out, self._backend.wrap(mask))
         action, extras = self._head(out, rng)
         if self._kind in _CHOOSING and np.isnan(action).any():
             raise _no_choice(out.numpy(), action)

@@ -21,10 +21,11 @@ class Policy(Protocol):
     def initial_carry(self, num_envs: int) -> Array: ...
 
     def act(
-        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0
+        self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         """obs (N, O) float32 -> action (N, A) float32, carry, extras. rng None acts deterministically.
 
-        step: environment steps so far, over all environments, by which exploration may decay.
+        step: environment steps so far, over all environments, by which exploration may decay. mask (N, K) bool: the
+        actions that are allowed; no other is taken.
         """
         ...

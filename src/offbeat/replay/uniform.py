@@ -40,6 +40,7 @@ class Uniform:
             raise ValueError(f"the rows have no {_FIELDS[name]} field {name!r}; transitions need {needed}")
         self.shards, self.n_step, self.gamma = tuple(shards), n_step, gamma
         self._links = {id(shard): Links(shard) for shard in shards} if n_step > 1 else {}
+        self._has_mask = "mask" in dtypes
         self._has_state, self._row, self._discount = "state" in dtypes, schema.row, np.float32(gamma)
 
     def __len__(self) -> int:
@@ -114,4 +115,7 @@ class Uniform:
         first, reward, discount, last = part
         obs = first["obs"]
         state, next_state = (first["state"], last["next_state"]) if self._has_state else (obs[:, :0],) * 2
-        return Transitions(obs, first["action"], reward, discount, last["next_obs"], state, next_state, rows)
+        mask, next_mask = (first["mask"], last["next_mask"]) if self._has_mask else (None, None)
+        return Transitions(
+            obs, first["action"], reward, discount, last["next_obs"], state, next_state, rows, mask, next_mask
+        )

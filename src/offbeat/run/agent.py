@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat import masks
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import PPO, Config
 from offbeat.collect.inline import MOST_ENVIRONMENTS
@@ -99,7 +100,7 @@ class Agent:
         self._saved: dict[Path, Checkpoints] = {}
         # Of an own loop: episode and step of each environment, what its policy remembers, and how it acted last.
         self._counts, self._carry = np.zeros((2, 0), np.int64), np.zeros((0, 0), np.float32)
-        self._acted: tuple[Array, Mapping[str, Array]] | None = None
+        self._acted: tuple[Array, Mapping[str, Array], Array | None] | None = None
 
     @property
     def shards(self) -> Mapping[str, Shard]:
@@ -117,23 +118,25 @@ class Agent:
 
     # A loop of your own: act, observe, update.
 
-    def act(self, obs: Any, deterministic: bool = False) -> Array:
+    def act(self, obs: Any, deterministic: bool = False, *, mask: Any = None) -> Array:
         """Actions in the environment's own units for one observation, or for a stack of N.
 
         The first `random_steps` observed steps act uniformly at random, unless deterministic. Row i of a stack is
         environment i, whose exploration may remember: act for all environments at once where noise drifts.
+        mask: the actions that are allowed, 1 or 0 for each, where there is a mask_key; a Dict observation may hold it.
         """
         rows, stack = self.spec.layout.read(obs)
+        allowed = self._mask("mask", mask, obs, len(rows))
         if not deterministic and self.steps < self.source.random_steps:
-            action = self.spec.random_actions(self.streams.acting, len(rows))
+            action = self.spec.random_actions(self.streams.acting, len(rows), allowed)
         else:
             policy = self.policy(len(rows))
             policy.load(self.publication().weights)
             rng = None if deterministic else self.streams.acting
             carry = self._carry if len(self._carry) == len(rows) else policy.initial_carry(len(rows))
-            action, carry, extras = policy.act(rows, carry, rng, self.steps)
+            action, carry, extras = policy.act(rows, carry, rng, self.steps, allowed)
             if not deterministic:
-                self._carry, self._acted = carry, (action, extras)
+                self._carry, self._acted = carry, (action, extras, allowed)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 
@@ -148,12 +151,15 @@ class Agent:
         *,
         state: Any = None,
         next_state: Any = None,
+        mask: Any = None,
+        next_mask: Any = None,
         envs: Any = None,
     ) -> None:
         """Remembers one transition, or N stacked ones.
 
         `next_obs` is the true successor (the final observation where an episode ended), `action` in the environment's
         own units. envs: which environment each row is from, 0..N-1 by default. state, next_state: privileged state.
+        mask, next_mask: the actions that are allowed at obs and next_obs, as for `act`.
         Algorithms that learn from rollouts take a step of all environments that `act` has just acted for.
         """
         terminated, truncated = flags("terminated", terminated), flags("truncated", truncated)
@@ -188,9 +194,13 @@ class Agent:
             columns["state"], columns["next_state"] = (
                 shaped("state", each, (count, self.spec.state_size)).astype(np.float32) for each in (state, next_state)
             )
+        allowed = self._mask("mask", mask, obs, count)
+        following = self._mask("next_mask", next_mask, next_obs, count, terminated)
+        if allowed is not None and following is not None:
+            columns["mask"], columns["next_mask"] = allowed, following
         self._check(columns)
         if isinstance(self.source, FromRollouts):
-            columns |= self._as_acted(columns["action"], envs, self.source)
+            columns |= self._as_acted(columns, envs, self.source)
         self._count(envs, terminated | truncated)
         self.add(Chunk(columns, sequence=self.steps))
 
@@ -204,7 +214,13 @@ class Agent:
             self._carry = self._carry.copy()
             self._carry[begun] = fresh[begun]
 
-    def _as_acted(self, action: Array, envs: Array, source: FromRollouts) -> dict[str, Array]:
+    def _mask(self, name: str, mask: Any, obs: Any, count: int, over: Sequence[bool] = ()) -> Array | None:
+        """The mask (N, K) that was passed, checked; None where this agent has none."""
+        if mask is not None and self.spec.mask_key is None:
+            raise UsageError(f"{name} was given, but this agent learns without masks: make it with mask_key=")
+        return masks.given(mask, obs, count, self.spec, name, over)
+
+    def _as_acted(self, columns: Mapping[str, Array], envs: Array, source: FromRollouts) -> dict[str, Array]:
         """The action that was drawn, which the bounds may have clipped, and how likely it was."""
         if self.steps == 0:
             source.num_envs = len(envs)
@@ -214,10 +230,12 @@ class Agent:
                 f"observe: {self.config.algorithm} learns from steps that it has acted in: call act, not "
                 f"deterministic, for all {source.num_envs} environments, and then observe once for all"
             )
-        drawn, extras = acted
+        (drawn, extras, mask), action = acted, columns["action"]
         given = self.spec.from_environment(self.spec.to_environment(drawn))
         if drawn.shape != action.shape or not np.allclose(given, action, atol=1e-4):
             raise UsageError("observe: these are not the actions that act has just given; pass those")
+        if mask is not None and not np.array_equal(mask, columns["mask"]):
+            raise UsageError("observe: mask is not the one that act was given; pass the same to both")
         self._acted = None
         return {"action": drawn, **extras}
 
@@ -231,9 +249,14 @@ class Agent:
                 f"environment's bounds, {self.spec.action_low} to {self.spec.action_high}; pass what it was given"
             )
 
+        if "mask" in columns and not masks.permits(columns["mask"], columns["action"], self.spec.counts):
+            raise UsageError(
+                f"observe: the mask forbids an action of {columns['action'].tolist()}; pass the mask of obs, and the "
+                "action that was taken under it"
+            )
+
     def _allowed(self, action: Array) -> bool:
-        choices = self.spec.branches or (self.spec.choices or 0,)
-        if self.spec.choices is None and not self.spec.branches:
+        if not (choices := self.spec.counts):
             return bool((np.abs(action) <= 1.0 + 1e-5).all())
         return bool(((action >= 0) & (action < choices) & (action == np.floor(action))).all())
 
@@ -386,4 +409,4 @@ _OF_A_RUN = frozenset(
     )
 )
 """Settings that only a run heeds."""
-_OF_AN_ENVIRONMENT = ("env_kwargs", "env_wrapper", "state_key")
+_OF_AN_ENVIRONMENT = ("env_kwargs", "env_wrapper", "state_key", "mask_key")

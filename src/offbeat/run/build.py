@@ -103,7 +103,7 @@ class Parts:
             self.recording.trace = path, run.trace_cpu
         runner = Runner(self.agent, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
         if isinstance(self.collector, Inline):
-            self.collector.trace = trace
+            self.collector.trace, self.collector.note = trace, runner.records.note
         else:
             self.collector.note = runner.records.note
         if isinstance(self.evaluator, InlineEvaluator):

@@ -83,6 +83,7 @@ class Environments:
             env_wrapper=run.env_wrapper,
             max_episode_steps=run.max_episode_steps,
             state_key=run.state_key,
+            mask_key=run.mask_key,
             **options,
         )
 

@@ -25,6 +25,9 @@ class Run:
     state_key: str | None = setting(
         None, "Privileged state for the critic only: a key of a Dict observation, or of info."
     )
+    mask_key: str | None = setting(
+        None, "Mask of the actions that are allowed, for Discrete actions: a key of a Dict observation, or of info."
+    )
     preset: str | None = setting(
         "auto",
         "Settings from the literature, below flags and files and above the defaults: auto is the environment's own "

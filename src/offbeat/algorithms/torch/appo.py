@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
 from offbeat.algorithms.torch.actor_critic import network, refuse_images, refuse_sampler, try_out
+from offbeat.algorithms.torch.batch import allowed
 from offbeat.algorithms.torch.clipped import divergence, policy_loss, standardise, value_loss
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.likelihood import Categorical, Gaussian, Head, MultiCategorical
@@ -60,7 +61,8 @@ class Steps:
     """A rollout as tensors: T consecutive steps of N environments, normalised and scaled.
 
     obs, next_obs (T, N, O), state, next_state (T, N, S), action (T, N, A), reward, log_prob (T, N): log_prob is of who
-    acted. terminated, truncated, valid (T, N) bool; truncated also where an episode was broken off.
+    acted. mask (T, N, K): 1 for actions that were allowed, 0 for others. terminated, truncated, valid (T, N) bool;
+    truncated also where an episode was broken off.
     """
 
     obs: Tensor
@@ -68,6 +70,7 @@ class Steps:
     state: Tensor
     next_state: Tensor
     action: Tensor
+    mask: Tensor
     reward: Tensor
     log_prob: Tensor
     terminated: Tensor
@@ -81,9 +84,10 @@ class Prepared:
     numbers: log-probabilities of who acted and of the reference, advantage, value target, and the value before.
     """
 
-    def __init__(self, obs: Tensor, state: Tensor, action: Tensor, *numbers: Tensor) -> None:
-        self._sizes = [obs.shape[1], state.shape[1], action.shape[1], *(1 for _ in numbers)]
-        self._rows = torch.cat((obs, state, action, *(each.unsqueeze(1) for each in numbers)), 1)
+    def __init__(self, obs: Tensor, state: Tensor, action: Tensor, mask: Tensor, *numbers: Tensor) -> None:
+        vectors = obs, state, action, mask
+        self._sizes = [*(each.shape[1] for each in vectors), *(1 for _ in numbers)]
+        self._rows = torch.cat((*vectors, *(each.unsqueeze(1) for each in numbers)), 1)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -92,17 +96,18 @@ class Prepared:
         """All rows, in this order (R,), in `count` parts whose sizes differ by one at most."""
         rows = self._rows.index_select(0, order)
         for part in rows.tensor_split(count):
-            obs, state, action, *numbers = part.split(self._sizes, 1)
-            yield Minibatch(obs, state, action, *(each.squeeze(1) for each in numbers))
+            obs, state, action, mask, *numbers = part.split(self._sizes, 1)
+            yield Minibatch(obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers))
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Some rows of a rollout: obs (B, O), state (B, S), action (B, A), and of each row five numbers (B,)."""
+    """Some rows of a rollout: obs (B, O), state (B, S), action (B, A), mask (B, K) bool, and five numbers (B,)."""
 
     obs: Tensor
     state: Tensor
     action: Tensor
+    mask: Tensor
     behaviour: Tensor
     reference: Tensor
     advantage: Tensor
@@ -204,13 +209,14 @@ def prepare(state: State, config: PPO, spec: EnvSpec, steps: Steps) -> Prepared:
 
 
 def _prepare(state: State, config: PPO, spec: EnvSpec, steps: Steps) -> Prepared:
-    obs, privileged, action = (each.flatten(0, 1) for each in (steps.obs, steps.state, steps.action))
+    obs, privileged, action, mask = (each.flatten(0, 1) for each in (steps.obs, steps.state, steps.action, steps.mask))
     value = state.critic(obs, privileged).squeeze(1).clone().view_as(steps.reward)
     reference, bounds = steps.log_prob, {}
     if isinstance(config, APPO):
         bounds = {"rho_bar": config.rho_bar, "c_bar": config.c_bar, "pg_rho_bar": config.advantage_rho_bar}
         policy = state.actor if state.target is None else state.target
-        reference = head(config, spec)(policy(obs), log_std(policy), action)[0].view_as(steps.log_prob)
+        out = allowed(policy(obs), mask > 0)
+        reference = head(config, spec)(out, log_std(policy), action)[0].view_as(steps.log_prob)
     target, advantage = vtrace(
         behaviour_log_prob=steps.log_prob,
         target_log_prob=reference,
@@ -224,7 +230,7 @@ def _prepare(state: State, config: PPO, spec: EnvSpec, steps: Steps) -> Prepared
         **bounds,
     )
     numbers = [each.flatten() for each in (steps.log_prob, reference, advantage, target, value)]
-    columns = [obs, privileged, action, *numbers]
+    columns = [obs, privileged, action, mask, *numbers]
     if not steps.valid.all():
         valid = steps.valid.flatten()
         columns = [each[valid] for each in columns]
@@ -274,7 +280,7 @@ def update_actor(state: State, config: PPO, spec: EnvSpec, batch: Minibatch) -> 
         bar = config.advantage_rho_bar if isinstance(config, APPO) else 1.0
         advantage = standardise(advantage, (batch.reference - batch.behaviour).exp().clamp(max=bar))
     out, tape = state.actor.forward(batch.obs)
-    log_prob, entropy, saved = policy(out, log_std(state.actor), batch.action)
+    log_prob, entropy, saved = policy(allowed(out, batch.mask), log_std(state.actor), batch.action)
     cap = config.ratio_cap if isinstance(config, APPO) else 1.0
     loss, d_log_prob, ratio = policy_loss(log_prob, batch.behaviour, batch.reference, advantage, config.clip, cap)
     d_out, d_log_std = policy.gradient(saved, d_log_prob, -config.entropy_coefficient / len(advantage))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
 from offbeat.algorithms.torch.actor_critic import check_spaces, network, try_out
-from offbeat.algorithms.torch.batch import Batch, blocks, total
+from offbeat.algorithms.torch.batch import Batch, allowed, blocks, total
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import MLP, OwnNetwork
 from offbeat.algorithms.torch.optimise import Adam, apply
@@ -79,12 +79,12 @@ def values_gradient(config: DQN, d_q: Tensor) -> Tensor:
     return torch.cat((d_q.sum(1, keepdim=True), d_q - d_q.mean(1, keepdim=True)), 1)
 
 
-def bootstrap(state: State, config: DQN, next_obs: Tensor) -> Tensor:
-    """What the next observations are worth, (B,)."""
+def bootstrap(state: State, config: DQN, next_obs: Tensor, mask: Tensor) -> Tensor:
+    """What the next observations are worth, (B,), with the actions that the mask allows there."""
     next_q = values(config, state.target(next_obs))
     if not config.double_q:
-        return next_q.amax(1)
-    best = values(config, state.critic(next_obs)).argmax(1, keepdim=True)
+        return allowed(next_q, mask).amax(1)
+    best = allowed(values(config, state.critic(next_obs)), mask).argmax(1, keepdim=True)
     return next_q.gather(1, best).squeeze(1)
 
 
@@ -103,7 +103,7 @@ def update(
     losses, sums, count = [], [], len(batch)
     for index, rows in enumerate(blocks(count, state.critic.explicit)):
         block = batch.rows(rows)
-        following = bootstrap(state, config, block.next_obs)
+        following = bootstrap(state, config, block.next_obs, block.next_mask)
         following = following.masked_fill(block.discount == 0.0, 0.0)  # -inf where an ended game leaves no action
         goal = torch.addcmul(block.reward, block.discount, following)
         out, tape = state.critic.forward(block.obs)

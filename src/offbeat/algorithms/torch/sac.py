@@ -176,7 +176,7 @@ def update_actor(state: State, config: SAC, parts: list[Piece], temperature: Ten
 
 
 def update_temperature(
-    state: State, config: SAC, usual_target: float, entropy: Tensor, rate: float
+    state: State, config: SAC, usual_target: float | Tensor, entropy: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  -log_temperature * mean (log pi + target entropy),  where it is learned.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offbeat.algorithms.configs import SAC
 from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, try_out, zeros
-from offbeat.algorithms.torch.batch import Batch, blocks, total
+from offbeat.algorithms.torch.batch import Batch, allowed, blocks, total
 from offbeat.algorithms.torch.optimise import apply
 from offbeat.algorithms.torch.sac import GROUPS, State, finish, least, new_state, update_temperature
 from offbeat.errors import UsageError
@@ -55,6 +55,12 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
     return prob, torch.where(prob > 0.0, log_prob, 0.0)
 
 
+def largest_entropy(spec: EnvSpec, batch: Batch) -> float | Tensor:
+    """Of a policy that takes every allowed action equally often, on average over the batch."""
+    assert spec.choices is not None
+    return batch.mask.sum(1).log().mean() if batch.mask.shape[1] else math.log(spec.choices)
+
+
 def update_critic(
     state: State, config: SAC, batch: Batch, members: Tensor | None, temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
@@ -62,7 +68,7 @@ def update_critic(
     errors, values, count = [], [], len(batch)
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
-        prob, log_prob = probabilities(state.actor(block.next_obs))
+        prob, log_prob = probabilities(allowed(state.actor(block.next_obs), block.next_mask))
         next_q = least(state.target(block.next_obs, block.next_state), members)
         next_value = (prob * (next_q - temperature * log_prob)).sum(1)
         next_value = next_value.masked_fill(block.discount == 0.0, 0.0)  # NaN where an ended game leaves no action
@@ -86,7 +92,7 @@ def update_actor(state: State, config: SAC, batch: Batch, temperature: Tensor, r
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
         logits, tape = state.actor.forward(block.obs)
-        prob, log_prob = probabilities(logits)
+        prob, log_prob = probabilities(allowed(logits, block.mask))
         q = state.critic(block.obs, block.state)
         f = temperature * log_prob - (q.mean(0) if config.actor_value == "mean" else q.amin(0))
         mean = (prob * f).sum(1, keepdim=True)
@@ -101,14 +107,13 @@ def update(
     state: State, config: SAC, spec: EnvSpec, batch: Batch, noise: Tensor, rates: dict[str, float]
 ) -> dict[str, Tensor]:
     """One update of everything that is due. noise: as `noise_shape` says. Metrics stay tensors."""
-    assert spec.choices is not None
     temperature = state.log_temperature.exp()
     members = None if config.target_subset is None else noise.argsort()[: config.target_subset]
     metrics = update_critic(state, config, batch, members, temperature, rates["critic"])
     if (state.updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, temperature, rates["actor"])
         metrics |= update_temperature(
-            state, config, 0.5 * math.log(spec.choices), metrics["entropy"], rates["temperature"]
+            state, config, 0.5 * largest_entropy(spec, batch), metrics["entropy"], rates["temperature"]
         )
     finish(state, config)
     return metrics
