@@ -15,7 +15,8 @@ from offbeat import presets
 from offbeat.algorithms.configs import ALGORITHMS, PPO, SAC, Config, Fixed, Learned
 from offbeat.cli import main, read_train
 from offbeat.errors import UsageError
-from offbeat.settings import build, flat_values, flatten, parse_yaml, read, train_settings, write_yaml
+from offbeat.settings import build, flat_values, flatten, read, train_settings, write_yaml
+from offbeat.yamltext import parse_yaml
 
 FOLDER = Path(presets.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"

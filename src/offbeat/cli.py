@@ -22,7 +22,6 @@ from offbeat.ranges import setting
 from offbeat.settings import (
     algorithm_named,
     assemble,
-    load_yaml,
     make,
     merge,
     own_settings,
@@ -32,6 +31,7 @@ from offbeat.settings import (
     spread_rate,
     train_settings,
 )
+from offbeat.yamltext import load_yaml
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default

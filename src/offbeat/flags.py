@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from offbeat import foreign_names
-from offbeat.coercion import NONE, alternatives, suggest
+from offbeat.coercion import NONE, alternatives, shown, suggest
 from offbeat.errors import UsageError
-from offbeat.settings import Setting, parse_yaml, text_of
+from offbeat.settings import Setting, text_of
+from offbeat.yamltext import parse_yaml, problem_of
 
 Groups = Mapping[str, Sequence[Setting]]
 """The flags of a command under their titles in the help; the title "" is for those of the command itself."""
@@ -125,7 +126,10 @@ def _pairs(name: str, words: Sequence[str], word: str | None) -> dict[str, Any]:
         try:
             pairs[key] = parse_yaml(value)
         except yaml.YAMLError as error:
-            raise UsageError(f"{name} {each!r}: {value!r} is not YAML; put it in quotes") from error
+            raise UsageError(
+                f"{name} {shown(each)}: {shown(value)} is not YAML that can be read ({problem_of(error)}); if it is "
+                "meant as text, put it in quotes"
+            ) from error
     return pairs
 
 

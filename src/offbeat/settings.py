@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from offbeat import foreign_names, references
 from offbeat.algorithms.configs import ALGORITHMS, Config, Run
 from offbeat.coercion import (
@@ -39,6 +37,7 @@ from offbeat.coercion import (
 )
 from offbeat.errors import UsageError
 from offbeat.ranges import check_range, range_words
+from offbeat.yamltext import dump_yaml, load_yaml
 
 
 @dataclass(frozen=True)
@@ -174,10 +173,12 @@ def _read_union(union: Setting, value: Any, settings: Sequence[Setting], spell: 
 
 def _checked(setting: Setting, value: Any, spell: Spell) -> Any:
     name = spell(setting.name)
-    if (missing := lost(value)) is not None:
-        raise UsageError(f"{name} was {missing} in Python, which no file can hold; give it again from Python")
     try:
+        if (missing := lost(value)) is not None:
+            raise UsageError(f"{name} was {missing} in Python, which no file can hold; give it again from Python")
         value = coerce(setting.hint, value)
+    except RecursionError as error:
+        raise UsageError(f"{name} contains itself or is nested too deeply; make it flatter") from error
     except Mismatch:
         choices = [choice for member in alternatives(setting.hint) for choice in typing.get_args(member)]
         remedy = suggestion(value, [choice for choice in choices if isinstance(choice, str)])
@@ -339,57 +340,17 @@ def _flatten(section: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 # Files.
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-3 for text; here it is a number, as in YAML 1.2."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes the texts that `_Loader` would take for numbers."""
-
-
-for _each in (_Loader, _Dumper):
-    _each.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
-
-
-def parse_yaml(text: str) -> Any:
-    """What a YAML text holds; plain values only."""
-    return yaml.load(text, Loader=_Loader)
-
-
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The settings in a file, `algorithm` among them if it is there."""
     return {key: value for key, value in load_yaml(path).items() if key != "versions"}
 
 
-def load_yaml(path: str | Path) -> dict[str, Any]:
-    """All that a file holds. `versions` is in it where a run wrote it: then it held every setting that there was."""
-    try:
-        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file in UTF-8") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
-    if content is not None and not isinstance(content, dict):
-        raise UsageError(f"{path} holds a {type(content).__name__}; it must hold settings as `key: value` lines")
-    return content or {}
-
-
 def write_yaml(config: Config, versions: Mapping[str, str]) -> str:
     """The text of a config file, from which `read_yaml` and `build` make an equal config."""
-    parts = [_dump({"algorithm": config.algorithm, "versions": dict(versions)})]
+    parts = [dump_yaml({"algorithm": config.algorithm, "versions": dict(versions)})]
     for section, without in ((config.run, config.learner.without), (config.learner, ())):
-        parts.append(f"# {(type(section).__doc__ or '').splitlines()[0]}\n{_dump(_flatten(section, without))}")
+        parts.append(f"# {(type(section).__doc__ or '').splitlines()[0]}\n{dump_yaml(_flatten(section, without))}")
     return "\n".join(parts)
-
-
-def _dump(values: dict[str, Any]) -> str:
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from offbeat.errors import OffbeatError
 from offbeat.observe.jsonl import read
+from offbeat.yamltext import load_yaml
 
 EVALUATION, TRAINING, RANDOM = "#1f5fa8", "#e08a2e", "#6b4e9b"
 
@@ -77,6 +77,6 @@ def _records(path: Path) -> list[dict[str, Any]]:
 def _title(run_dir: Path) -> str:
     """Algorithm and environment from the run's config; the directory's name where there is none."""
     file = run_dir / "config.yaml"
-    config = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+    config = load_yaml(file) if file.exists() else {}
     algorithm, env = config.get("algorithm"), config.get("env")
     return f"{algorithm.upper()} on {env}" if algorithm and isinstance(env, str) else run_dir.name

@@ -17,6 +17,7 @@ from offbeat import settings
 from offbeat.algorithms.configs import Config, Run
 from offbeat.coercion import Spell, shown
 from offbeat.errors import UsageError
+from offbeat.yamltext import parse_yaml
 
 AUTO = "auto"
 SOURCE = "source"
@@ -28,7 +29,7 @@ OF_THE_ENVIRONMENT = {"env_kwargs"}
 def _entries(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
     """The algorithm's file; empty where there is none."""
     file = resources.files(__name__) / f"{algorithm}.yaml"
-    return settings.parse_yaml(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return parse_yaml(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 @functools.cache
