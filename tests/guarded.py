@@ -61,3 +61,17 @@ class Guarded(gymnasium.Env):
 
 def make(**kwargs: Any) -> Guarded:
     return Guarded(**kwargs)
+
+
+class Unguarded(gymnasium.Wrapper):
+    """Takes the first allowed action where a forbidden one comes, as many environments do, in a way of their own."""
+
+    def step(self, action: Any) -> Any:
+        env = self.env.unwrapped
+        assert isinstance(env, Guarded)
+        allowed = np.flatnonzero(env._mask) + 1
+        return super().step(action if action in allowed else allowed[0])
+
+
+def unguarded(env: gymnasium.Env) -> gymnasium.Env:
+    return Unguarded(env)

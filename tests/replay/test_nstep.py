@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from offbeat.replay.nstep import n_step
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
+from offbeat.types import Chunk, Schema
 from rows import SCHEMA, Counting, Row, successor
+from specs import choice_spec
 
 
 def plain_loop(log: list[Row], start: int, steps: int, gamma: float) -> tuple[float, float, Row]:
@@ -78,3 +82,23 @@ def test_at_the_write_head_the_sum_is_cut_and_bootstraps() -> None:
     discounts = {int(row): float(discount) for row, discount in zip(batch.rows, batch.discount, strict=True)}
     assert discounts == {0: 0.25, 1: 0.5}
     assert {tuple(each) for each in batch.next_obs} == {(0, 0, 2)}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_mask_that_bootstraps_is_that_of_the_last_step(n: int) -> None:
+    spec = dataclasses.replace(choice_spec(2, 3), mask_key="mask", mask_from="info")
+    rng, count, ends = np.random.default_rng(0), 40, np.arange(40) % 7 == 6
+    mask, next_mask = rng.random((2, count, 3)) < 0.5
+    flags = np.zeros(count, bool)
+    columns = {each.name: np.zeros((count, *each.shape)) for each in Schema.transitions(spec)}
+    columns |= {"mask": mask, "next_mask": next_mask, "terminated": flags, "truncated": ends}
+    columns |= {"episode": np.arange(count) // 7, "step": np.arange(count) % 7}
+    shard = Shard(Schema.transitions(spec), count)
+    shard.write(Chunk(columns))
+    batch = Uniform([shard], n_step=n).sample(rng, 200)
+    assert batch.mask is not None
+    assert batch.next_mask is not None
+    last = np.minimum(np.minimum(batch.rows + n - 1, batch.rows // 7 * 7 + 6), count - 1)
+    np.testing.assert_array_equal(batch.mask, mask[batch.rows])
+    np.testing.assert_array_equal(batch.next_mask, next_mask[last])
+    assert n == 1 or (last > batch.rows).any()

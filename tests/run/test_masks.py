@@ -11,6 +11,7 @@ import pytest
 
 import offbeat
 from guarded import BRANCHES, CHOICES, Guarded
+from offbeat.errors import SpaceError, UsageError
 from offbeat.masks import permits
 from offbeat.run.api import evaluate_run
 from offbeat.run.callbacks import ChunkEvent
@@ -106,3 +107,83 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(algorithm: str, tmp
     resumed = offbeat.resume(part.path, total_steps=120, quiet=True)
     assert resumed.status == "finished"
     assert digest(part.path) == digest(whole.path)
+
+
+@pytest.mark.parametrize("collectors", [0, 1])
+def test_a_mask_that_no_mask_key_names_is_told_of(
+    collectors: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = {"env_kwargs": {"key": "action_mask"}, "env_wrapper": "guarded:unguarded", "total_steps": 40}
+    train("dqn", tmp_path, mask_key=None, collectors=collectors, **given)
+    said = capfd.readouterr().err
+    assert said.count("--mask-key action_mask") == 1
+    if not collectors:
+        train("dqn", tmp_path, mask_key="action_mask", **given)
+        assert "--mask-key" not in capfd.readouterr().err
+
+
+def test_box_actions_have_no_mask(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="has Box actions"):
+        offbeat.train("sac", "Pendulum-v1", mask_key="action_mask", out=str(tmp_path), quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("algorithm", sorted(SETTINGS))
+@pytest.mark.parametrize("where", ["info", "observation"])
+def test_an_agent_in_a_loop_of_ones_own_acts_and_learns_under_masks(algorithm: str, where: str) -> None:
+    env = Guarded(mask=where)
+    settings = {key: value for key, value in SETTINGS[algorithm].items() if key != "updates_per_step"}
+    agent = offbeat.Agent(algorithm, env, mask_key="allowed", hidden=(8,), **settings)
+    assert agent.spec.mask_size == CHOICES
+
+    def masks(**infos: Any) -> dict[str, Any]:
+        return {name: info["allowed"] for name, info in infos.items()} if where == "info" else {}
+
+    obs, info = env.reset(seed=1)
+    for _ in range(60):
+        action = agent.act(obs, **masks(mask=info))
+        following, reward, terminated, truncated, after = env.step(action)
+        agent.observe(obs, action, reward, following, terminated, truncated, **masks(mask=info, next_mask=after))
+        obs, info = env.reset() if terminated or truncated else (following, after)
+        assert all(np.isfinite(value) for value in agent.update().values())
+        greedy = agent.act(obs, deterministic=True, **masks(mask=info))
+        assert env._mask[int(greedy) - 1]
+    assert agent.learner.updates > 0
+
+
+def test_an_agent_says_what_is_wrong_with_a_mask() -> None:
+    agent = offbeat.Agent("dqn", Guarded(), mask_key="allowed", hidden=(8,), random_steps=0)
+    obs, mask = np.zeros(3, np.float32), np.array([1, 0, 0, 0, 0])
+    with pytest.raises(UsageError, match=r"mask is missing, but .*pass mask=info\['allowed'\]"):
+        agent.act(obs)
+    with pytest.raises(UsageError, match=r"mask allows no action"):
+        agent.act(obs, mask=0 * mask)
+    with pytest.raises(UsageError, match=r"mask has 1 rows for 2 observations"):
+        agent.act(np.stack((obs, obs)), mask=mask[None])
+    assert agent.act(np.stack((obs, obs)), mask=np.stack((mask, mask))).tolist() == [1, 1]
+    with pytest.raises(UsageError, match="next_mask is missing"):
+        agent.observe(obs, 1, 0.0, obs, False, False, mask=mask)
+    with pytest.raises(UsageError, match=r"observe: the mask forbids an action of \[\[1.0\]\]"):
+        agent.observe(obs, 2, 0.0, obs, False, False, mask=mask, next_mask=mask)
+    with pytest.raises(UsageError, match="next_mask allows no action"):
+        agent.observe(obs, 1, 0.0, obs, False, True, mask=mask, next_mask=0 * mask)
+    agent.observe(obs, 1, 0.0, obs, True, False, mask=mask, next_mask=0 * mask)
+    with pytest.raises(UsageError, match="learns without masks: make it with mask_key="):
+        offbeat.Agent("dqn", "CartPole-v1", hidden=(8,)).act(np.zeros(4), mask=[1, 1])
+    ppo = offbeat.Agent("ppo", Guarded(), mask_key="allowed", hidden=(8,))
+    action = ppo.act(obs, mask=np.ones(5))
+    with pytest.raises(UsageError, match="mask is not the one that act was given"):
+        ppo.observe(obs, action, 0.0, obs, False, False, mask=np.arange(1, 6) == action, next_mask=mask)
+
+
+def test_a_loaded_policy_takes_a_mask_also_where_it_was_trained_without(tmp_path: Path) -> None:
+    run = train("dqn", tmp_path, total_steps=40)
+    policy, obs = run.policy(), np.zeros((3, 3), np.float32)
+    with pytest.raises(UsageError, match=r"pass mask=info\['allowed'\]"):
+        policy.act(obs)
+    only = np.eye(CHOICES, dtype=int)[[4, 0, 2]]
+    for deterministic in (True, False):
+        assert policy.act(obs, deterministic, mask=only).tolist() == [5, 1, 3]
+    free = train("dqn", tmp_path, mask_key=None, env_wrapper="guarded:unguarded", total_steps=40).policy()
+    assert free.act(obs, mask=only).tolist() == [5, 1, 3]
+    assert free.act(obs).shape == (3,)

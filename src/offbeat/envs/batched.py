@@ -190,11 +190,9 @@ class BatchedVector:
         return into
 
     def _read_masks(self, raw: Any, infos: dict[str, Any], needed: Array, over: Array, into: Observation) -> None:
-        key, source = self.spec.mask_key, infos if self.spec.mask_from == "info" else raw
-        assert key is not None
-        present = np.asarray(source.get(f"_{key}", self._every) if key in source else self._none, bool)
+        key, from_info = self.spec.mask_key, self.spec.mask_from == "info"
         for row in map(int, np.flatnonzero(needed)):
-            own = {key: _row(source[key], row)} if present[row] else {}
+            own = row_of(infos, row) if from_info else {key: _row(raw[key], row)}
             try:
                 self._single.read_mask(own, own, into, row, bool(over[row]))
             except Unfit as error:
