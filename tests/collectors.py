@@ -15,6 +15,7 @@ from offbeat.envs import make_vector
 from offbeat.memory import Memory
 from offbeat.types import Array, EnvSpec, Schema, Weights
 from offbeat.weights.shared import Layout
+from patience import SECONDS
 
 SEED = 3
 
@@ -99,7 +100,7 @@ def start(
 
 
 def collect(
-    processes: ShardProcesses, rows: int, between: Callable[[], None] = lambda: None, seconds: float = 600
+    processes: ShardProcesses, rows: int, between: Callable[[], None] = lambda: None, seconds: float = 2 * SECONDS
 ) -> None:
     """Takes rows in until there are so many and every permit is used."""
     until = time.monotonic() + seconds
@@ -110,7 +111,7 @@ def collect(
         assert time.monotonic() < until, f"only {processes.steps} of {rows} rows in {seconds} s"
 
 
-def collect_each(processes: ShardProcesses, places: list[ShardPlace], rows: int, seconds: float = 60) -> None:
+def collect_each(processes: ShardProcesses, places: list[ShardPlace], rows: int, seconds: float = SECONDS) -> None:
     """Takes rows in until every collector has made so many more."""
     until, wanted = time.monotonic() + seconds, [place.shard.committed + rows for place in places]
     while any(place.shard.committed < least for place, least in zip(places, wanted, strict=True)):
@@ -119,7 +120,7 @@ def collect_each(processes: ShardProcesses, places: list[ShardPlace], rows: int,
         assert time.monotonic() < until, "a collector does not collect"
 
 
-def settle(processes: ShardProcesses, places: list[ShardPlace], seconds: float = 60) -> None:
+def settle(processes: ShardProcesses, places: list[ShardPlace], seconds: float = SECONDS) -> None:
     """Waits until every collector has made what it was permitted to make, and takes it in."""
     until = time.monotonic() + seconds
     while any(place.control.calls < place.control.permit for place in places):

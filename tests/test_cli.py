@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from needs import NEEDS
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
 from offbeat.cli import main, read_train
@@ -357,7 +358,7 @@ def piped(line: str, lines: int, **environment: str) -> tuple[int, str]:
         assert process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=patience.SECONDS)
     return process.returncode, errors
 
 

@@ -167,7 +167,7 @@ anything = st.recursive(
 )
 
 
-@hypothesis_settings(max_examples=500, deadline=None)
+@hypothesis_settings(max_examples=500)
 @given(
     of=st.sampled_from([(algorithm, each.name) for algorithm in ALGORITHMS for each in train_settings(algorithm)]),
     value=anything,

@@ -13,7 +13,9 @@ from offbeat.weights.shared import SharedWeights
 def main(descriptor: int, nbytes: int, size: int, reads: int) -> None:
     weights = SharedWeights((("a", "<f4", (size,)), ("b", "<i8", (3, 5))), Memory(descriptor, nbytes).map())
     seen, last = set(), -1
-    for _ in range(reads):
+    done = 0
+    while done < reads or len(seen) <= 50:  # until it has met the writer often enough
+        done += 1
         publication, _ = weights.newest()
         first, second = publication.weights["a"], publication.weights["b"]
         assert (first == np.float32(publication.version)).all(), "a torn read"

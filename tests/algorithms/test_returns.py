@@ -151,7 +151,7 @@ def _by_definition(
 bounds = st.sampled_from([0.5, 1.0, 1.7, 4.0, math.inf])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     steps=st.integers(1, 9),
     envs=st.integers(1, 3),

@@ -16,8 +16,8 @@ from offbeat.errors import OffbeatError
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Chunk, Field, Schema
 
-ROWS = {1: 20_000, 3: 30_000, 64: 60_000}
-"""More than 100,000 in each mode; the conformance test of the data path has as many for each number."""
+ROWS = {1: 5_000, 3: 10_000, 64: 20_000}
+"""By the number of environments; the conformance test of the data path has more than 100,000 in each mode."""
 
 
 class Scripted:

@@ -56,7 +56,7 @@ SHOWN_BY = {
     "device": f"{RUNNER}::test_what_cannot_work_is_refused_before_anything_is_created",
     "threads": "run/test_interruptions.py::test_threads_are_set_for_the_run_and_given_back",
     "precision": f"{ONE_BY_ONE}::test_precision_is_the_dtype_of_what_learns",
-    "trace": f"{BESIDE}::test_the_trace_accounts_for_every_process",
+    "trace": f"{BESIDE}::test_the_trace_shows_what_every_process_does",
     "trace_cpu": f"{BESIDE}::test_trace_cpu_adds_processor_time",
     "quiet": f"{ONE_BY_ONE}::test_quiet_prints_nothing",
 }

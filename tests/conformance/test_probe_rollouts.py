@@ -61,12 +61,6 @@ def _acts(agent: offbeat.Agent) -> float:
 
 
 @algorithms
-def test_the_value_is_one_when_every_episode_pays_one_and_ends(algorithm: str) -> None:
-    agent = _train(algorithm, _probe(algorithm, length=1, reward="end"))
-    assert _value(agent, 0.0) == pytest.approx(1.0, abs=0.05)
-
-
-@algorithms
 def test_the_value_of_the_first_of_two_steps_is_discounted_once(algorithm: str) -> None:
     agent = _train(algorithm, _probe(algorithm, length=2, reward="end"))
     assert _value(agent, 1.0) == pytest.approx(1.0, abs=0.05)

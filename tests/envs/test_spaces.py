@@ -172,7 +172,7 @@ def several(draw: st.DrawFn) -> Any:
     return spaces.MultiDiscrete(np.reshape(counts, shape), dtype=dtype, start=np.reshape(start, shape))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(several(), st.integers(0, 2**32), st.integers(1, 4))
 def test_indices_go_to_the_environment_and_back_in_every_space_of_independent_choices(
     space: Any, seed: int, count: int

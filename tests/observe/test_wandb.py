@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.loggers import check_loggers
 from offbeat.observe.wandb import WeightsAndBiases
 from offbeat.run.checkpoint import digest
+from patience import wait_until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra: wandb")
 
@@ -72,13 +72,15 @@ def records(file: Path) -> Iterator[Any]:
 
 def written(run: Path) -> list[Any]:
     """Every record, once each file has its last: the process that writes them may be a little behind."""
-    for _ in range(300):
+    found: list[Any] = []
+
+    def whole() -> bool:
         files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
-        found = [record for file in files for record in records(file)]
-        if files and sum(kind(record) == "exit" for record in found) == len(files):
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"W&B has not finished its files in {run}")
+        found[:] = [record for file in files for record in records(file)]
+        return bool(files) and sum(kind(record) == "exit" for record in found) == len(files)
+
+    wait_until(whole, f"W&B has not finished its files in {run}")
+    return found
 
 
 def kind(record: Any) -> str:

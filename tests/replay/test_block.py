@@ -24,7 +24,7 @@ def random_columns(schema: Schema, rows: int) -> dict[str, Array]:
     return {each.name: (rng.random((rows, *each.shape)) * 100).astype(each.dtype) for each in schema}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schemas, st.integers(0, 5))
 def test_packed_columns_come_back_aligned(schema: Schema, rows: int) -> None:
     given_columns = random_columns(schema, rows)

@@ -27,7 +27,7 @@ SMALL_CHUNK = Chunk(
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.sampled_from(DTYPES), shapes), min_size=1, max_size=5), st.integers(0, 4), st.integers(0, 99)
 )

@@ -30,7 +30,7 @@ def plain_loop(log: list[Row], start: int, steps: int, gamma: float) -> tuple[fl
     return total, 0.0 if row.terminated else factor, row
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 4),
     st.integers(0, 2**32),

@@ -358,4 +358,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestModel.settings = settings(max_examples=150, stateful_step_count=60)

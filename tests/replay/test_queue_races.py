@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -146,7 +148,7 @@ class Sides:
         assert (len(self.taken), self.discarded) == (counts.taken + counts.full, counts.stale)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(POLICIES), st.integers(1, 3), st.lists(st.integers(0, 12), min_size=1), st.lists(st.integers(0, 4))
 )
@@ -173,7 +175,7 @@ def test_a_writer_may_do_anything_between_two_looks_of_the_reader(
     both.assert_all_is_accounted_for()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(POLICIES), st.integers(1, 3), st.integers(0, 60), st.lists(st.integers(-3, 4), min_size=1))
 def test_a_reader_may_do_anything_between_two_looks_of_the_writer(
     when_full: str, slots: int, writes: int, actions: list[int]
@@ -256,9 +258,22 @@ def test_no_rollout_of_a_racing_writer_is_torn_doubled_or_lost_uncounted(when_fu
     reader.assert_all_is_accounted_for()
     counts = reader.queue.counts()
     assert (counts.written, counts.abandoned) == (rollouts, 0)
-    assert counts.taken > rollouts // 100, "the reader hardly ever met the writer"
-    assert (counts.dropped > 0) == (when_full == "drop-oldest")
+    assert counts.taken > 0
+    assert counts.dropped == 0 or when_full == "drop-oldest"
+    if soak.FULL:  # how often they meet is up to the machine
+        assert counts.taken > rollouts // 100, "the reader hardly ever met the writer"
+        assert (counts.dropped > 0) == (when_full == "drop-oldest")
     memory.close()
+
+
+def stopped_while_filling(writer: subprocess.Popen[str], queue: RolloutQueue) -> bool:
+    """Stops the writer; lets it go on where it is between two rollouts."""
+    writer.send_signal(signal.SIGSTOP)
+    os.waitpid(writer.pid, os.WUNTRACED)
+    filling = "filling" in queue.states()
+    if not filling:
+        writer.send_signal(signal.SIGCONT)
+    return filling
 
 
 @pytest.mark.soak
@@ -272,17 +287,16 @@ def test_a_writer_killed_in_the_middle_leaves_a_slot_to_its_replacement(when_ful
     for seed in range(soak.count(50)):
         start, more = queue.counts(), rng.randrange(1, 20)
         with writing(memory, slots, when_full, 10**9, seed, 0.9) as writer:
-            while writer.poll() is None and (
-                queue.counts().written < start.written + more or "filling" not in queue.states()
-            ):
+            while writer.poll() is None and queue.counts().written < start.written + more:
+                reader.look()
+            while writer.poll() is None and not stopped_while_filling(writer, queue):
                 reader.look()
             writer.kill()
             writer.wait()
         assert writer.returncode == -9, "the writer did not go on until it was killed"
         assert queue.counts().abandoned == abandoned, "what was left behind is counted when it is reclaimed"
-        abandoned += "filling" in queue.states()
+        abandoned += 1
         reader.take_the_rest()
-    assert abandoned >= soak.count(50) // 2, "hardly any writer was killed in the middle of a rollout"
     replacement = make(slots, when_full, memory.map())
     replacement.abandon()
     assert "filling" not in queue.states()

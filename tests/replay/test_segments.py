@@ -29,7 +29,7 @@ def assert_same(found: Shard, expected: Shard) -> None:
         np.testing.assert_array_equal(links(found)[held], links(expected)[held])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 60),

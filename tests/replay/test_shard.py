@@ -37,7 +37,7 @@ def assert_equals_model(shard: Shard, model: Counting) -> None:
     np.testing.assert_array_equal(links(shard)[held % shard.capacity], expected_links)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(counting, st.integers(1, 40), chunk_steps)
 def test_the_ring_holds_the_newest_rows_and_their_successors(model: Counting, capacity: int, steps: list[int]) -> None:
     shard = Shard(SCHEMA, capacity)
@@ -51,7 +51,7 @@ def test_the_ring_holds_the_newest_rows_and_their_successors(model: Counting, ca
             np.testing.assert_array_equal(kept.successor[held], links(shard)[held])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(counting, st.integers(1, 40), chunk_steps, chunk_steps, st.integers(1, 7))
 def test_a_restored_ring_goes_on_as_the_original(
     model: Counting, capacity: int, before: list[int], after: list[int], cut: int
@@ -120,7 +120,7 @@ def test_rows_are_gathered_whole_and_belong_to_the_caller() -> None:
     assert not np.shares_memory(packed, shard.column("obs"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(counting, st.integers(1, 20), chunk_steps)
 def test_packed_rows_are_written_as_their_columns_are(model: Counting, capacity: int, steps: list[int]) -> None:
     shards = [Shard(SCHEMA, capacity) for _ in range(3)]

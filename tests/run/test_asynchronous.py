@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import offbeat
+import soak
 from offbeat.collect.shards import ShardProcesses
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
@@ -21,6 +21,7 @@ from offbeat.observe.timetable import timetable, validate
 from offbeat.replay.segments import rows
 from offbeat.run.api import evaluate_run
 from offbeat.run.checkpoint import Checkpoints
+from pacing import Gated, Holding
 
 SMALL: dict[str, Any] = {
     "hidden": (8,),
@@ -60,24 +61,6 @@ def summary(path: Path) -> dict[str, Any]:
     return found
 
 
-class Slow(gymnasium.Env[Any, Any]):
-    """Every step takes `seconds`."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(self._seconds)
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
-
 class Counts:
     """Steps and updates at every event."""
 
@@ -113,9 +96,14 @@ def test_with_slack_0_one_collector_gives_the_numbers_of_one_process(
     assert alone.status == beside.status == "finished"
 
 
-def test_with_slack_rows_come_from_older_weights(tmp_path: Path) -> None:
-    result = train(tmp_path, "run", total_steps=600, collectors=1, slack=100, collect_ahead=50, updates_per_step=0.5)
-    assert summary(result.path)["policy_lag"]["most_updates"] > 10
+def test_with_slack_rows_come_from_older_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = []
+    for slack in (1, 100):
+        settings = {"total_steps": 300, "collectors": 1, "slack": slack, "collect_ahead": 50, "updates_per_step": 0.5}
+        result = train(tmp_path, f"slack {slack}", callbacks=[Holding(monkeypatch)], **settings)
+        most.append(summary(result.path)["policy_lag"]["most_updates"])
+    assert most[0] <= 2
+    assert most[1] > 10
 
 
 @pytest.mark.parametrize(
@@ -142,23 +130,10 @@ def test_the_ratio_is_held_within_a_percent(ratio: float, settings: dict[str, An
     assert found["env_steps"] < total + settings["num_envs"]
 
 
-def test_a_slow_learner_makes_collectors_wait_and_slow_environments_the_learner(tmp_path: Path) -> None:
-    slow_learner = train(tmp_path, "learner", total_steps=300, collectors=1, hidden=(256, 256), batch_size=256)
-    slow_envs = train(
-        tmp_path, "envs", env=lambda: Slow(0.01), total_steps=150, collectors=1, max_episode_steps=20, eval_episodes=1
-    )
-    waits = summary(slow_learner.path)["waits"]
-    assert waits["collectors"] > waits["learner"]
-    waits = summary(slow_envs.path)["waits"]
-    assert waits["learner"] > 0.5
-    assert waits["learner"] > waits["collectors"]
-
-
-def test_max_policy_lag_bounds_how_old_acting_weights_may_be(tmp_path: Path) -> None:
-    settings = {"env": lambda: Slow(0.02), "total_steps": 100, "updates_per_step": 10, "collectors": 1}
-    settings |= {"collect_ahead": 8, "eval_episodes": 1, "max_episode_steps": 20}
-    free = train(tmp_path, "free", **settings)
-    bounded = train(tmp_path, "bounded", max_policy_lag=3, **settings)
+def test_max_policy_lag_bounds_how_old_acting_weights_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"total_steps": 100, "updates_per_step": 10, "collectors": 1, "collect_ahead": 8}
+    free = train(tmp_path, "free", callbacks=[Holding(monkeypatch)], **settings)
+    bounded = train(tmp_path, "bounded", callbacks=[Holding(monkeypatch)], max_policy_lag=3, **settings)
     assert summary(free.path)["policy_lag"]["most_updates"] > 3
     assert summary(bounded.path)["policy_lag"]["most_updates"] <= 3
     assert summary(bounded.path)["policy_lag"]["seconds_p50"] > 0
@@ -170,9 +145,12 @@ def test_rows_that_wait_to_be_taken_in_count_for_the_bound_as_well(tmp_path: Pat
     assert summary(result.path)["policy_lag"]["most_updates"] <= 4
 
 
-@pytest.mark.parametrize("settings", [{"slack": 0}, {"updates_per_step": 20, "total_steps": 200}])
-def test_every_collector_gets_its_share(settings: dict[str, Any], tmp_path: Path) -> None:
-    result = train(tmp_path, "run", **{"total_steps": 600, "collectors": 4, "num_envs": 4, **settings})
+@pytest.mark.parametrize("settings", [{"slack": 0}, {"updates_per_step": 5, "total_steps": 200}])
+def test_every_collector_gets_its_share(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"total_steps": 400, "collectors": 4, "num_envs": 4, "callbacks": [Holding(monkeypatch)], **settings}
+    result = train(tmp_path, "run", **settings)
     shares = [len(rows["env"]) for rows in stored(result.path)[1]]
     assert min(shares) > sum(shares) / 8, shares
 
@@ -227,7 +205,7 @@ def test_what_cannot_be_sent_to_a_collector_is_refused_before_anything_is_made(t
 
     lock = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent to a collector"):
-        train(tmp_path, "run", env=lambda: (lock, Slow(0.0))[1], total_steps=100, collectors=1)
+        train(tmp_path, "run", env=lambda: (lock, Gated())[1], total_steps=100, collectors=1)
     assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match="capacity"):
         train(tmp_path, "run", total_steps=100, collectors=1, capacity=10**15)
@@ -262,15 +240,20 @@ def test_nothing_is_left_open_by_runs_that_end_or_are_refused(tmp_path: Path) ->
 
 def test_evaluation_does_not_stop_training_and_names_the_weights_that_it_was_of(tmp_path: Path) -> None:
     moments: list[tuple[int, int]] = []
+    gate = tmp_path / "gate"
 
     class Watch:
         def on_evaluation(self, event: Any) -> None:
             moments.append((event.evaluation.step, event.step))
 
+        def on_chunk(self, event: Any) -> None:
+            if event.step > 150:
+                gate.write_bytes(b"." * 1_000)
+
     result = offbeat.train(
         "sac",
-        lambda: Slow(0.0),
-        eval_env=lambda: Slow(0.02),
+        Gated,
+        eval_env=lambda: Gated(gate),  # does not end its first episode before training has gone on
         callbacks=[Watch()],
         out=str(tmp_path),
         name="run",
@@ -278,7 +261,7 @@ def test_evaluation_does_not_stop_training_and_names_the_weights_that_it_was_of(
     )
     assert [step for step, _ in moments] == sorted({step for step, _ in moments})
     assert len(moments) == 10
-    assert any(later > step for step, later in moments), "training waited for every evaluation"
+    assert moments[0][1] > 150, "training waited for the evaluation"
     for evaluation in result.history:
         assert 0 <= evaluation.version <= max(0, evaluation.step - 50)
     assert result.evaluation is not None
@@ -320,28 +303,41 @@ def test_a_run_goes_on_from_its_checkpoint_with_every_row_and_the_ratio(tmp_path
     assert found["updates"] == int((found["env_steps"] - 50) * 0.5)
 
 
-def test_the_trace_accounts_for_every_process(tmp_path: Path) -> None:
-    result = train(
-        tmp_path,
-        "run",
-        total_steps=1_500,
-        collectors=2,
-        num_envs=4,
-        trace=True,
-        eval_every=500,
-        checkpoint_every=500,
-        hidden=(64, 64),
-        batch_size=64,
-    )
-    trace = result.path / "trace.json"
+def traced(tmp_path: Path, steps: int) -> Path:
+    settings: dict[str, Any] = {"collectors": 2, "num_envs": 4, "trace": True, "hidden": (64, 64), "batch_size": 64}
+    every = {"eval_every": steps // 3, "checkpoint_every": steps // 3}
+    return train(tmp_path, "run", total_steps=steps, **settings, **every).path / "trace.json"
+
+
+def test_the_trace_shows_what_every_process_does(tmp_path: Path) -> None:
+    assert not (train(tmp_path, "untraced", total_steps=60).path / "trace.json").exists()
+    trace = traced(tmp_path, 300)
     assert validate(trace) == []
     assert isinstance(json.loads(trace.read_text()), list)
     tracks = {track.process: track for track in timetable(trace)}
     assert {"learner", "collector 0", "collector 1", "evaluation"} <= tracks.keys()
-    for track in tracks.values():
-        assert track.unattributed / track.wall <= 0.05, track
     spans = {span.name for track in tracks.values() for span in track.spans}
     assert {"env step", "act", "write", "wait", "sample", "critic", "actor", "publish", "evaluate"} <= spans
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not soak.FULL, reason="shares of time depend on how busy the machine is (make soak)")
+def test_the_trace_accounts_for_the_time_of_every_process(tmp_path: Path) -> None:
+    for track in timetable(traced(tmp_path, 3_000)):
+        assert track.unattributed <= 0.2 * track.wall, track
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not soak.FULL, reason="who waits for whom depends on how busy the machine is (make soak)")
+def test_a_slow_learner_makes_collectors_wait_and_slow_environments_the_learner(tmp_path: Path) -> None:
+    slow_learner = train(tmp_path, "learner", total_steps=300, collectors=1, hidden=(256, 256), batch_size=256)
+    settings: dict[str, Any] = {"total_steps": 150, "max_episode_steps": 20, "eval_episodes": 1}
+    slow_envs = train(tmp_path, "envs", env=lambda: Gated(seconds=0.01), collectors=1, **settings)
+    waits = summary(slow_learner.path)["waits"]
+    assert waits["collectors"] > waits["learner"]
+    waits = summary(slow_envs.path)["waits"]
+    assert waits["learner"] > 0.5
+    assert waits["learner"] > waits["collectors"]
 
 
 def test_trace_cpu_adds_processor_time(tmp_path: Path) -> None:

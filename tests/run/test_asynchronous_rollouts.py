@@ -9,19 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_asynchronous import Slow, summary
+from test_asynchronous import summary
 from test_asynchronous_faults import FAULTY, alive, kill_and_look, log_of, processes_of
 
 import offbeat
+import patience
 import soak
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import Checkpoints
+from pacing import Gated, Holding, Opening
 
 SMALL: dict[str, Any] = {
     "hidden": (8,),
@@ -52,15 +55,13 @@ def learned(path: Path) -> dict[str, np.ndarray]:
 class Chunks:
     """The rows of every rollout, as a callback sees them."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.rows: list[dict[str, np.ndarray]] = []
         self.lags: list[int] = []
-        self._seconds = seconds
 
     def on_chunk(self, event: Any) -> None:
         self.rows.append({name: np.array(column) for name, column in event.chunk.columns.items()})
         self.lags.append(event.updates - int(self.rows[-1]["version"][0]))
-        time.sleep(self._seconds)
 
 
 @pytest.mark.parametrize(
@@ -107,34 +108,32 @@ def test_rollouts_are_whole_and_go_on_where_the_one_before_them_ended(tmp_path: 
     assert set(follows) == {0, 1, 2, 3}
 
 
-def test_appo_goes_on_collecting_while_it_learns(tmp_path: Path) -> None:
-    seen = Chunks()
-    train(tmp_path, "run", total_steps=1_500, num_envs=2, collectors=1, epochs=20, callbacks=[seen])
-    assert max(seen.lags) > 0
-
-
-def test_a_queue_of_more_rollouts_lets_collectors_go_further_ahead(tmp_path: Path) -> None:
+def test_a_queue_of_more_rollouts_lets_collectors_go_further_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = []
     for queue in (1, 6):
-        seen = Chunks(seconds=0.05)
-        settings = {"total_steps": 1_000, "num_envs": 2, "collectors": 1, "queue": queue}
+        seen = Holding(monkeypatch)
+        settings = {"total_steps": 600, "num_envs": 2, "collectors": 1, "queue": queue}
         train(tmp_path, f"queue {queue}", callbacks=[seen], **settings)
         most.append(max(seen.lags))
-    assert most[0] <= 2 * 4 < most[1]
+    assert 0 < most[0] <= 2 * 4 < most[1]
 
 
-def test_a_full_queue_drops_its_oldest_rollouts_where_asked(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"total_steps": 600, "num_envs": 2, "collectors": 1}
-    waiting = train(tmp_path, "block", callbacks=[Chunks(seconds=0.05)], **settings)
-    dropping = train(tmp_path, "drop", callbacks=[Chunks(seconds=0.05)], when_full="drop-oldest", **settings)
+def test_a_full_queue_drops_its_oldest_rollouts_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"total_steps": 300, "num_envs": 2, "collectors": 1}
+    waiting = train(tmp_path, "block", callbacks=[Holding(monkeypatch)], **settings)
+    dropping = train(tmp_path, "drop", callbacks=[Holding(monkeypatch)], when_full="drop-oldest", **settings)
     assert summary(waiting.path)["lost"]["dropped_rollouts"] == 0
     assert summary(dropping.path)["lost"]["dropped_rollouts"] > 0
     assert read(dropping.path / "metrics.jsonl")[-1]["dropped_rollouts"] > 0
 
 
-def test_rollouts_older_than_max_policy_lag_are_dropped_and_counted(tmp_path: Path) -> None:
-    seen = Chunks(seconds=0.05)
-    settings = {"total_steps": 800, "num_envs": 2, "collectors": 1, "queue": 6, "max_policy_lag": 8}
+def test_rollouts_older_than_max_policy_lag_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Holding(monkeypatch)
+    settings = {"total_steps": 500, "num_envs": 2, "collectors": 1, "queue": 6, "max_policy_lag": 8}
     result = train(tmp_path, "run", callbacks=[seen], **settings)
     assert max(seen.lags) <= 8
     assert summary(result.path)["lost"]["stale_rollouts"] > 0
@@ -147,9 +146,10 @@ def test_a_small_max_policy_lag_cuts_no_turn_short(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_drops_loses_nothing_to_a_learner_that_keeps_up(tmp_path: Path) -> None:
-    settings = {"total_steps": 128, "num_envs": 2, "collectors": 1, "env": lambda: Slow(0.02)}
-    result = train(tmp_path, "run", when_full="drop-oldest", **settings)
-    assert summary(result.path)["lost"]["dropped_rollouts"] <= 1
+    gate = tmp_path / "taken"
+    settings = {"total_steps": 128, "num_envs": 2, "collectors": 1, "env": lambda: Gated(gate, every=16)}
+    result = train(tmp_path, "run", when_full="drop-oldest", eval_env=Gated, callbacks=[Opening(gate)], **settings)
+    assert summary(result.path)["lost"]["dropped_rollouts"] == 0
 
 
 def test_a_resumed_run_ends_at_its_total_and_draws_other_noise(tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ def test_settings_that_have_nothing_to_act_on_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_rollout_is_learned_from_again_while_no_newer_one_waits(tmp_path: Path) -> None:
-    settings = {"total_steps": 128, "num_envs": 2, "collectors": 1, "env": lambda: Slow(0.01)}
-    once, often = (
-        summary(train(tmp_path, f"reuse {reuse}", sample_reuse=reuse, **settings).path)["updates"] for reuse in (1, 5)
-    )
-    assert once == 4 * 4
-    assert 2 * once < often <= 5 * once
+    for reuse in (1, 5):
+        gate = tmp_path / f"turns {reuse}"
+        settings = {"total_steps": 128, "num_envs": 2, "collectors": 1, "sample_reuse": reuse, "eval_env": Gated}
+        env = partial(Gated, gate, every=16)  # no newer rollout is begun before the last one has had all its turns
+        result = train(tmp_path, f"reuse {reuse}", env=env, callbacks=[Opening(gate, updates=4 * reuse)], **settings)
+        assert summary(result.path)["updates"] == 4 * 4 * reuse
 
 
 def test_in_one_process_a_rollout_has_all_its_turns(tmp_path: Path) -> None:
@@ -296,8 +296,6 @@ def test_a_wish_to_stop_is_heard_while_collectors_are_slow(tmp_path: Path) -> No
     line = command(tmp_path, total_steps=10**6, collectors=1, num_envs=1, rollout_steps=10**5)
     run = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     processes_of(tmp_path / "run")
-    begun = time.monotonic()
     run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=30)
-    assert time.monotonic() - begun < 10
+    run.communicate(timeout=patience.SECONDS)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "stopped"

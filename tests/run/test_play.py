@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ import pytest
 from PIL import Image
 
 import offbeat
+import patience
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run import play
 from offbeat.run.api import evaluate_run
@@ -85,11 +85,15 @@ def _fresh() -> None:
 
 
 @pytest.mark.usefixtures("window")
-def test_in_a_window_the_environment_draws_each_step_once_and_no_faster_than_its_rate(path: Path) -> None:
+def test_in_a_window_the_environment_draws_each_step_once_and_no_faster_than_its_rate(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
-    begun = time.monotonic()
+    naps: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(naps), sleep=naps.append)
+    monkeypatch.setattr(play, "time", clock)
     played = play_run(path, episodes=3, say=said.append)
-    assert time.monotonic() - begun >= 29 / RATE
+    assert naps == pytest.approx([1 / RATE] * 30)
     assert said == [f"episode {number}: return 10.00, length 10" for number in (1, 2, 3)]
     assert (played.returns, played.lengths, played.video) == ((10.0,) * 3, (10,) * 3, None)
     assert {who for who, _ in Drawing.drawn} == {"by itself"}  # drawing again would show every step twice
@@ -239,7 +243,7 @@ def display() -> Iterator[str]:
         number = file.readline().strip()
     yield f":{number}"
     server.terminate()
-    server.wait(10)
+    server.wait(patience.SECONDS)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -260,7 +264,7 @@ def test_the_command_plays_in_a_real_window_until_the_end_or_ctrl_c(
     first = process.stdout.readline()
     if interrupted:
         process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=patience.SECONDS)
     assert process.returncode == 0
     lines = [first, *rest.splitlines()]
     assert all(line.startswith(f"episode {number}: return -") for number, line in enumerate(lines, start=1))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import commands
+import patience
 from offbeat.algorithms.configs import ALGORITHMS, PPO
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
@@ -20,8 +18,8 @@ from offbeat.run.checkpoint import digest
 SMALL = ["--hidden", "32", "32", "--threads", "1", "--quiet"]
 FROM_REPLAY = ["--batch-size", "32", "--capacity", "700", "--warmup-steps", "100", "--random-steps", "150"]
 FROM_ROLLOUTS = ["--rollout-steps", "30", "--epochs", "4", "--minibatches", "5"]
-EVENTS = ["--log-every", "70", "--eval-every", "300"]
-RUN = ["--eval-episodes", "2", "--checkpoint-every", "130", "--total-updates", "1000", "--total-steps", "1000000"]
+EVENTS = ["--log-every", "70", "--eval-every", "200", "--checkpoint-every", "130"]
+RUN = ["--eval-episodes", "2", "--max-episode-steps", "100", "--total-updates", "500", "--total-steps", "1000000"]
 EVERYTHING = [
     *("--n-step", "3", "--actor-every", "2", "--target-every", "2", "--layer-norm", "--max-grad-norm", "5"),
     *("--normalise-observations", "--normalise-rewards", "--actor-schedule", "linear", "--critic-schedule", "cosine"),
@@ -35,7 +33,7 @@ ROLLOUTS_WITH_EVERYTHING = [
 OLDER_WEIGHTS = ["--sample-reuse", "2", "--target-every", "3", "--tau", "0.5"]
 CASES = {
     "Pendulum": ["sac", "--env", "Pendulum-v1"],
-    "MuJoCo": ["sac", "--env", "HalfCheetah-v5", "--max-episode-steps", "170"],
+    "MuJoCo": ["sac", "--env", "HalfCheetah-v5"],
     "everything": ["sac", "--env", "Pendulum-v1", *EVERYTHING],
     "td3": ["td3", "--env", "Pendulum-v1", "--num-envs", "3", "--exploration-spread", "2"],
     "ddpg": ["ddpg", "--env", "Pendulum-v1", "--exploration", "ornstein_uhlenbeck", "--num-envs", "2"],
@@ -51,6 +49,8 @@ CASES = {
     "appo with everything": ["appo", *ROLLOUTS_WITH_EVERYTHING, *OLDER_WEIGHTS],
     "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
 }
+# In interpreters that share nothing, so that nothing may depend on the order of sets.
+FRESH = ("everything", "appo with everything")
 TIMES = {"wall", "steps_per_second", "updates_per_second"}
 
 
@@ -59,26 +59,9 @@ def _training(out: Path, algorithm: str, *settings: str) -> list[str]:
     return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *EVENTS, *RUN, *settings]
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "offbeat", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def _finish(process: subprocess.Popen[str]) -> str:
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    return out
-
-
-def _wait_for_update(path: Path, update: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        if (path / "metrics.jsonl").exists() and any(line["update"] >= update for line in read(path / "metrics.jsonl")):
-            return
-        time.sleep(0.005)
-    raise AssertionError("the run did not get that far")
+def _summary(path: Path) -> tuple[str, int]:
+    summary = json.loads((path / "summary.json").read_text())
+    return summary["status"], summary["updates"]
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -92,57 +75,53 @@ def test_every_algorithm_is_among_the_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Path) -> None:
-    train = _training(tmp_path, *CASES[case])
+    train, fresh, output = _training(tmp_path, *CASES[case]), case in FRESH, tmp_path / "output"
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    process = _start(*train, "--name", "killed")
-    _wait_for_update(killed, 400, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.communicate()
-    assert json.loads((killed / "summary.json").read_text())["status"] == "running"
-    assert _finish(_start("resume", str(killed), "--quiet")).splitlines()[-1] == f"run: {killed}"
-    _finish(_start(*train, "--name", "straight"))
+    moment = 250 + 17 * list(CASES).index(case) % 200
+    process = commands.start([*train, "--name", "killed"], output, signal.SIGKILL, at=moment, fresh=fresh)
+    assert commands.finish(process) == -signal.SIGKILL, output.read_text()
+    assert _summary(killed)[0] == "running"
+    said = commands.run(["resume", str(killed), "--quiet"], output, fresh=fresh)
+    assert said.splitlines()[-1] == f"run: {killed}"
+    commands.run([*train, "--name", "straight"], output, fresh=fresh)
 
     assert digest(killed) == digest(straight)
     assert _metrics(killed) == _metrics(straight)
     assert read(killed / "evaluations.jsonl") == read(straight / "evaluations.jsonl")
-    for path in (killed, straight):
-        summary = json.loads((path / "summary.json").read_text())
-        assert (summary["status"], summary["updates"]) == ("finished", 1000)
+    assert _summary(killed) == _summary(straight) == ("finished", 500)
 
 
-# Many environments, or turns: a signal often comes between the many updates that one vector step makes due.
+# Many environments, or turns: the signal comes between the many updates that one vector step makes due.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    "settings", [("sac", "--num-envs", "16"), ("appo", "--num-envs", "2", "--sample-reuse", "9")], ids=["sac", "appo"]
+    "settings", [("sac", "--num-envs", "40"), ("appo", "--num-envs", "2", "--sample-reuse", "9")], ids=["sac", "appo"]
 )
 def test_stopped_and_resumed_run_equals_uninterrupted_run(
     settings: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
-    train = _training(tmp_path, *settings, "--env", "Pendulum-v1")
+    train, output = _training(tmp_path, *settings, "--env", "Pendulum-v1"), tmp_path / "output"
     train.remove("--quiet")
-    process = _start(*train, "--name", "stopped")
-    _wait_for_update(tmp_path / "stopped", 300, process)
-    begun = time.monotonic()
-    process.send_signal(number)
-    out = _finish(process)
-    assert time.monotonic() - begun < 10
-    assert f"offbeat resume {tmp_path / 'stopped'}" in out
-    summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
-    assert summary["status"] == "stopped"
-    assert summary["updates"] < 1000
-    _finish(_start("resume", str(tmp_path / "stopped"), "--quiet"))
-    _finish(_start(*train, "--name", "straight"))
+    process = commands.start([*train, "--name", "stopped"], output, number, at=205)
+    assert commands.finish(process) == 0
+    assert f"offbeat resume {tmp_path / 'stopped'}" in output.read_text()
+    status, updates = _summary(tmp_path / "stopped")
+    assert status == "stopped"
+    assert 205 <= updates < 500
+    commands.run(["resume", str(tmp_path / "stopped"), "--quiet"], output)
+    commands.run([*train, "--name", "straight"], output)
     assert digest(tmp_path / "stopped") == digest(tmp_path / "straight")
 
 
 def test_a_run_that_is_running_is_not_resumed(tmp_path: Path) -> None:
-    process = _start(*_training(tmp_path, "sac", "--env", "Pendulum-v1"), "--name", "run")
-    _wait_for_update(tmp_path / "run", 0, process)
-    other = _start("resume", str(tmp_path / "run"), "--quiet")
-    _, error = other.communicate(timeout=60)
-    assert other.returncode == 1
-    assert f"process {process.pid}" in error
-    assert "Traceback" not in error
-    process.kill()
-    process.communicate()
+    endless = _training(tmp_path, "sac", "--env", "Pendulum-v1", "--name", "run")
+    endless[endless.index("--total-updates") + 1] = "none"
+    process, metrics = commands.start(endless, tmp_path / "output"), tmp_path / "run" / "metrics.jsonl"
+    try:
+        patience.wait_until(lambda: metrics.exists() and metrics.read_text(), "the run does not log")
+        error = tmp_path / "error"
+        assert commands.finish(commands.start(["resume", str(tmp_path / "run"), "--quiet"], error)) == 1
+        assert f"process {process.pid}" in error.read_text()
+        assert "Traceback" not in error.read_text()
+    finally:
+        process.kill()
+        process.join()

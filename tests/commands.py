@@ -1,0 +1,71 @@
+"""Commands in processes of their own, which may be killed at an update of one's choice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import patience
+
+# Forked from a process that has loaded torch, a command starts at once. It is not a fork of the test's own process,
+# whose threads and signal handlers it would inherit.
+_forked, _fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
+_forked.set_forkserver_preload(["torch", "offbeat.cli", "offbeat.run.api", "offbeat.observe.tensorboard"])
+
+
+def start(
+    arguments: Sequence[str], output: Path, number: int | None = None, at: int = 0, *, fresh: bool = False
+) -> BaseProcess:
+    """Starts `offbeat ARGUMENTS`, whose output goes to a file.
+
+    number: the signal that the process sends to itself when it has made `at` updates. fresh: in an interpreter that
+    shares nothing with those of other commands, such as the seed of hashes.
+    """
+    context: Any = _fresh if fresh else _forked
+    process: BaseProcess = context.Process(target=_main, args=(list(arguments), output, number, at))
+    process.start()
+    return process
+
+
+def finish(process: BaseProcess) -> int | None:
+    process.join(patience.SECONDS)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+    return code
+
+
+def run(arguments: Sequence[str], output: Path, *, fresh: bool = False) -> str:
+    """What a command that succeeds prints."""
+    code = finish(start(arguments, output, fresh=fresh))
+    assert code == 0, output.read_text()
+    return output.read_text()
+
+
+def _main(arguments: list[str], output: Path, number: int | None, at: int) -> None:
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    from offbeat.cli import main
+    from offbeat.run.agent import Agent
+
+    learn = Agent.learn
+
+    def counted(agent: Agent, *arguments: Any) -> int:
+        nonlocal number
+        count = learn(agent, *arguments)
+        if number is not None and agent.learner.updates >= at:
+            sent, number = number, None
+            os.kill(os.getpid(), sent)
+        return count
+
+    Agent.learn = counted  # type: ignore[method-assign]
+    sys.exit(main(arguments))
