@@ -1,90 +1,220 @@
-"""Every setting of a run is shown to do something by a test that is named here; one without a test fails."""
+"""Every setting of a run changes what can be seen of a short one; a new one without a change here fails."""
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import dataclasses
-import re
-from pathlib import Path
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
 
+import offbeat
 from offbeat.algorithms.configs import Run
+from offbeat.collect.processes import Processes
+from offbeat.errors import OffbeatError
+from offbeat.observe.jsonl import read
+from offbeat.policies.mlp import MLPPolicy
+from offbeat.run.api import RunResult
+from offbeat.run.callbacks import CheckpointEvent, ChunkEvent, UpdateEvent
+from offbeat.run.checkpoint import Checkpoints
+from offbeat.settings import train_settings
+from pacing import Holding
+from short_runs import SETTINGS
 
-TESTS = Path(__file__).parents[1]
-RUNNER, ONE_BY_ONE = "run/test_runner.py", "run/test_run_settings.py"
-BESIDE, FAULTS = "run/test_asynchronous.py", "run/test_asynchronous_faults.py"
-RHYTHM = f"{ONE_BY_ONE}::test_log_evaluation_and_checkpoint_each_have_a_rhythm_of_their_own"
-TWO_SETTINGS = f"{RUNNER}::test_random_steps_and_warmup_steps_are_two_settings"
-OUT_AND_NAME = "run/test_directory.py::test_a_run_is_exactly_out_and_name_and_never_an_existing_one"
-ENVIRONMENT = f"{ONE_BY_ONE}::test_env_and_env_kwargs_name_what_is_trained_and_evaluated_on"
 
-# Setting to the test that fails where the setting does nothing, as file::function.
-SHOWN_BY = {
-    "env": ENVIRONMENT,
-    "env_kwargs": ENVIRONMENT,
-    "env_wrapper": f"{ONE_BY_ONE}::test_env_wrapper_is_around_every_environment",
-    "max_episode_steps": f"{ONE_BY_ONE}::test_max_episode_steps_truncates_and_does_not_terminate",
-    "state_key": f"{ONE_BY_ONE}::test_state_key_is_what_the_critic_alone_sees",
-    "mask_key": "run/test_masks.py::test_mask_key_is_a_key_of_info_or_of_the_observation",
-    "preset": "test_presets.py::test_none_switches_the_preset_off",
-    "num_envs": f"{ONE_BY_ONE}::test_num_envs_are_stepped_side_by_side",
-    "total_steps": f"{RUNNER}::test_resume_goes_on_to_a_larger_total",
-    "total_updates": f"{RUNNER}::test_total_updates_ends_the_run_where_it_comes_first",
-    "seed": f"{RUNNER}::test_the_config_of_a_run_repeats_it",
-    "out": OUT_AND_NAME,
-    "name": OUT_AND_NAME,
-    "updates_per_step": f"{ONE_BY_ONE}::test_updates_per_step_is_the_ratio_after_the_warm_up",
-    "random_steps": TWO_SETTINGS,
-    "warmup_steps": TWO_SETTINGS,
-    "capacity": f"{ONE_BY_ONE}::test_capacity_is_what_replay_keeps",
-    "reward_shaping": f"{RUNNER}::test_reward_shaping_reaches_replay_but_not_the_returns",
-    "collectors": f"{BESIDE}::test_every_collector_gets_its_share",
-    "slack": f"{BESIDE}::test_with_slack_rows_come_from_older_weights",
-    "collect_ahead": f"{BESIDE}::test_collect_ahead_reaches_who_permits_steps",
-    "max_policy_lag": f"{BESIDE}::test_max_policy_lag_bounds_how_old_acting_weights_may_be",
-    "hang_seconds": f"{FAULTS}::test_an_environment_that_hangs_is_interrupted_and_restarted_alone",
-    "max_crashes": f"{FAULTS}::test_a_crash_loop_stops_the_run_with_a_checkpoint_and_words",
-    "acting": f"{ONE_BY_ONE}::test_acting_is_what_the_policy_computes_with",
-    "eval_every": RHYTHM,
-    "eval_episodes": RHYTHM,
-    "stop_return": "run/test_callbacks.py::test_stop_return_ends_the_run_at_the_first_evaluation_that_reaches_it",
-    "checkpoint_every": RHYTHM,
-    "keep_checkpoints": "run/test_hooks.py::test_keep_checkpoints_is_how_many_of_the_newest_stay",
-    "log_every": RHYTHM,
-    "logger": f"{RUNNER}::test_logger_none_writes_no_tensorboard",
-    "device": f"{RUNNER}::test_what_cannot_work_is_refused_before_anything_is_created",
-    "threads": "run/test_interruptions.py::test_threads_are_set_for_the_run_and_given_back",
-    "precision": f"{ONE_BY_ONE}::test_precision_is_the_dtype_of_what_learns",
-    "trace": f"{BESIDE}::test_the_trace_shows_what_every_process_does",
-    "trace_cpu": f"{BESIDE}::test_trace_cpu_adds_processor_time",
-    "quiet": f"{ONE_BY_ONE}::test_quiet_prints_nothing",
+def brief(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(env, 3)
+
+
+def halved(reward: Any, step: int, total_steps: int) -> Any:
+    return reward / 2
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another value for a setting. shows: in what of the run it must show. besides: what both runs have."""
+
+    value: Any
+    shows: str
+    besides: dict[str, Any] = field(default_factory=dict)
+
+
+COLLECTED: dict[str, Any] = {"collectors": 1, "num_envs": 2}
+BUSY: dict[str, Any] = {**COLLECTED, "num_envs": 1, "updates_per_step": 5.0, "total_steps": 80}
+CHANGED: dict[str, Change] = {
+    "env": Change("counting:make", "rows"),
+    "env_kwargs": Change({"g": 5.0}, "rows"),
+    "env_wrapper": Change(f"{__name__}:brief", "rows"),
+    "max_episode_steps": Change(5, "rows"),
+    "state_key": Change("state", "learned", {"env": "counting:make", "env_kwargs": {"state": "info"}}),
+    "mask_key": Change("allowed", "rows", {"env": "guarded:make"}),
+    "preset": Change("Swimmer-v5", "learned"),
+    "num_envs": Change(3, "rows"),
+    "total_steps": Change(60, "rows"),
+    "total_updates": Change(30, "updates"),
+    "seed": Change(1, "rows"),
+    "out": Change("there", "path"),
+    "name": Change("other", "path"),
+    "updates_per_step": Change(1.0, "updates"),
+    "random_steps": Change(60, "rows"),
+    "warmup_steps": Change(60, "updates"),
+    "capacity": Change(60, "replay"),
+    "reward_shaping": Change(f"{__name__}:halved", "rows"),
+    "collectors": Change(2, "collectors"),
+    "slack": Change(0, "lag", {**BUSY, "collect_ahead": 8}),
+    "collect_ahead": Change(1, "lag", {**BUSY, "slack": 64}),
+    "max_policy_lag": Change(2, "lag", BUSY),
+    "hang_seconds": Change(77.0, "patience", COLLECTED),
+    "max_crashes": Change(2, "patience", COLLECTED),
+    "acting": Change("torch", "backend"),
+    "eval_every": Change(60, "evaluated"),
+    "eval_episodes": Change(3, "evaluated"),
+    "stop_return": Change(-1e9, "updates"),
+    "checkpoint_every": Change(20, "saved"),
+    "keep_checkpoints": Change(1, "kept"),
+    "log_every": Change(60, "logged"),
+    "logger": Change(("tensorboard",), "files"),
+    "device": Change("cuda", "device"),
+    "threads": Change(2, "threads"),
+    "precision": Change("float64", "learned"),
+    "trace": Change(True, "files"),
+    "trace_cpu": Change(True, "traced", {"trace": True}),
+    "quiet": Change(False, "printed"),
 }
+OF_COLLECTED_ROLLOUTS = {
+    "queue": Change(3, "queues", {"algorithm": "appo", "rollout_steps": 5, **COLLECTED}),
+    "when_full": Change("drop-oldest", "queues", {"algorithm": "appo", "rollout_steps": 5, **COLLECTED}),
+}
+"""Settings of algorithms that act only with collectors."""
 
 
-def test_no_entry_is_for_a_setting_that_is_gone() -> None:
-    assert set(SHOWN_BY) <= {each.name for each in dataclasses.fields(Run)}
+class Watching:
+    """What callbacks see of a run."""
+
+    def __init__(self) -> None:
+        self.rows, self.saved = hashlib.sha256(), [0]
+        self.threads: set[int] = set()
+        self.agent: Any = None
+
+    def on_chunk(self, event: ChunkEvent) -> None:
+        for name, column in sorted(event.chunk.columns.items()):
+            self.rows.update(name.encode() + np.array(column).tobytes())
+
+    def on_update(self, event: UpdateEvent) -> None:
+        self.agent = event.agent
+        self.threads.add(torch.get_num_threads())
+
+    def on_checkpoint(self, event: CheckpointEvent) -> None:
+        self.saved.append(event.step)
 
 
-@pytest.mark.parametrize("setting", [each.name for each in dataclasses.fields(Run)])
-def test_every_setting_of_a_run_has_a_test_that_names_it(setting: str) -> None:
-    assert setting in SHOWN_BY, f"{setting} has no behavioural test: write one, and add it to SHOWN_BY"
-    text = source(SHOWN_BY[setting])
-    assert text is not None, f"{SHOWN_BY[setting]} does not exist"
-    assert re.search(rf"\b{setting}\b", text), f"{SHOWN_BY[setting]} does not speak of {setting}"
+@contextlib.contextmanager
+def spied() -> Iterator[tuple[list[Processes[Any]], set[str]]]:
+    """The collectors of a run, if it has any, and what its policies act with."""
+    processes: list[Processes[Any]] = []
+    backends: set[str] = set()
+    load, act = Processes.load, MLPPolicy.act
+
+    def loaded(self: Processes[Any], *arguments: Any) -> None:
+        processes[:] = [self]
+        load(self, *arguments)
+
+    def acted(self: MLPPolicy, *arguments: Any) -> Any:
+        backends.add("torch" if self._backend.tanh is torch.tanh else "numpy")
+        return act(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Processes, "load", loaded)
+        patch.setattr(MLPPolicy, "act", acted)
+        yield processes, backends
 
 
-def source(test: str) -> str | None:
-    """The text of a test, its parameters included; None where there is no such test."""
-    file, _, name = test.partition("::")
-    path = TESTS / file
-    text = path.read_text() if path.is_file() else ""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return "\n".join(ast.unparse(each) for each in (*node.decorator_list, node))
-    return None
+def seen(changes: dict[str, Any]) -> dict[str, Any]:
+    """All that can be seen of a run of 120 steps, in a directory of its own."""
+    settings = {"env": "Pendulum-v1", "name": "run", "out": "here", **SETTINGS, **changes}
+    algorithm = settings.pop("algorithm", "sac")
+    names = {each.name for each in train_settings(algorithm)}
+    settings = {name: value for name, value in settings.items() if name in names}
+    watching, printed, before = Watching(), io.StringIO(), os.getcwd()
+    with tempfile.TemporaryDirectory() as root, spied() as (processes, backends):
+        os.chdir(root)
+        try:
+            with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
+                holding = [Holding(patch)] if settings.get("collectors") else []
+                run = offbeat.train(algorithm, callbacks=[watching, *holding], **settings)
+            return _of_files(run) | {
+                "rows": watching.rows.hexdigest(),
+                "saved": watching.saved,
+                "threads": watching.threads,
+                "replay": len(watching.agent.experience),
+                "device": str(watching.agent.learner.device),
+                "printed": bool(printed.getvalue()),
+                "backend": backends,
+                "lag": max(holding[0].lags) if holding else 0,
+                "collectors": [len(each._places) for each in processes],
+                "patience": [(each._hang, each._most_deaths) for each in processes],
+                "queues": [(place.plan.slots, place.plan.when_full) for place in _queues(processes)],
+            }
+        except OffbeatError:
+            return {}  # refused, or ended by an environment
+        finally:
+            os.chdir(before)
 
 
-@pytest.mark.parametrize("test", ["nowhere.py::test", f"{RUNNER}::test_that_is_gone", f"{RUNNER}::train_nothing"])
-def test_a_test_that_is_not_there_is_noticed(test: str) -> None:
-    assert source(test) is None
+def _queues(processes: list[Processes[Any]]) -> list[Any]:
+    return [place for each in processes for place in each._places if hasattr(place, "queue")]
+
+
+def _of_files(run: RunResult) -> dict[str, Any]:
+    """What the run has left on disk, but for its config."""
+    arrays = Checkpoints(run.path).load().arrays
+    learned = {name: array for name, array in sorted(arrays.items()) if name.startswith("learner/")}
+    lines = read(run.path / "metrics.jsonl")
+    trace = run.path / "trace.json"
+    return {
+        "path": str(run.path),
+        "files": sorted({path.name.split(".")[0] for path in run.path.iterdir()}),
+        "traced": "tdur" in trace.read_text() if trace.exists() else None,
+        "learned": [(name, array.dtype, array.shape, array.tobytes()) for name, array in learned.items()],
+        "logged": [line["step"] for line in lines],
+        "kept": sorted(Checkpoints(run.path).names()),
+        "updates": int(arrays["learner/updates"]),
+        "evaluated": [(each.step, each.lengths) for each in run.history],
+    }
+
+
+_usual: dict[str, dict[str, Any]] = {}
+
+
+def usual(besides: dict[str, Any]) -> dict[str, Any]:
+    """What is seen without the change, once for all settings that are compared with it."""
+    key = repr(besides)
+    if key not in _usual:
+        _usual[key] = seen(besides)
+    return _usual[key]
+
+
+@pytest.mark.parametrize("setting", [each.name for each in dataclasses.fields(Run)] + [*OF_COLLECTED_ROLLOUTS])
+def test_every_setting_of_a_run_changes_something(setting: str) -> None:
+    changes = CHANGED | OF_COLLECTED_ROLLOUTS
+    assert setting in changes, f"{setting} is shown by no test: add another value for it to CHANGED"
+    change = changes[setting]
+    changed = seen({**change.besides, setting: change.value})
+    assert changed.get(change.shows) != usual(change.besides).get(change.shows)
+
+
+def test_what_is_seen_of_a_run_repeats() -> None:
+    assert seen({}) == usual({})
+
+
+def test_no_change_is_for_a_setting_that_is_gone() -> None:
+    assert set(CHANGED) == {each.name for each in dataclasses.fields(Run)}
