@@ -207,6 +207,6 @@ def test_the_learner_waits_no_longer_than_it_says(spec: EnvSpec, tmp_path: Path)
     try:
         begun = time.monotonic()
         assert processes.take(0.2) == []
-        assert 0.2 <= processes.waited <= time.monotonic() - begun
+        assert 0 < processes.waited <= time.monotonic() - begun
     finally:
         processes.close()

@@ -207,8 +207,8 @@ def test_frames_are_drawn_at_most_eight_times_a_second(monkeypatch: pytest.Monke
         assert file.getvalue().count("╭") - before == 8
 
 
+@pytest.mark.skipif(not soak.FULL, reason="what a call costs depends on how slow the machine is (make soak)")
 @pytest.mark.soak
-@pytest.mark.skipif(not soak.FULL, reason="what a call costs depends on the machine (make soak)")
 def test_a_call_without_a_frame_costs_microseconds() -> None:
     out, _ = terminal()
     standing, calls = Standing(), 20_000

@@ -395,8 +395,8 @@ def cost(tracer: Trace) -> float:
     return min(attempt() for _ in range(5))
 
 
+@pytest.mark.skipif(not soak.FULL, reason="what a span costs depends on how slow the machine is (make soak)")
 @pytest.mark.soak
-@pytest.mark.skipif(not soak.FULL, reason="what a span costs depends on the machine (make soak)")
 def test_a_span_costs_microseconds_and_no_trace_a_fraction_of_that(path: Path) -> None:
     tracer = Tracer(path, "learner")
     traced = cost(tracer)

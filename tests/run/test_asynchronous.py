@@ -320,15 +320,15 @@ def test_the_trace_shows_what_every_process_does(tmp_path: Path) -> None:
     assert {"env step", "act", "write", "wait", "sample", "critic", "actor", "publish", "evaluate"} <= spans
 
 
+@pytest.mark.skipif(not soak.FULL, reason="shares of time depend on how slow and busy the machine is (make soak)")
 @pytest.mark.soak
-@pytest.mark.skipif(not soak.FULL, reason="shares of time depend on how busy the machine is (make soak)")
 def test_the_trace_accounts_for_the_time_of_every_process(tmp_path: Path) -> None:
     for track in timetable(traced(tmp_path, 3_000)):
         assert track.unattributed <= 0.2 * track.wall, track
 
 
+@pytest.mark.skipif(not soak.FULL, reason="who waits for whom depends on how slow and busy the machine is (make soak)")
 @pytest.mark.soak
-@pytest.mark.skipif(not soak.FULL, reason="who waits for whom depends on how busy the machine is (make soak)")
 def test_a_slow_learner_makes_collectors_wait_and_slow_environments_the_learner(tmp_path: Path) -> None:
     slow_learner = train(tmp_path, "learner", total_steps=300, collectors=1, hidden=(256, 256), batch_size=256)
     settings: dict[str, Any] = {"total_steps": 150, "max_episode_steps": 20, "eval_episodes": 1}
