@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import difflib
+import math
 import numbers
 import os
 import types
@@ -101,6 +102,20 @@ def _as_int(value: Any) -> int:
         _require(value, decimal.is_integer())
         number = int(decimal)
     return int(_require(number, abs(number) < 2**63))
+
+
+def beyond_int(value: Any) -> bool:
+    """Whether a value, or the number that a text stands for, is too large for every whole number of ours."""
+    if not isinstance(value, str | numbers.Real):
+        return False
+    try:
+        number = float(value)
+    except OverflowError:
+        return True
+    except ValueError:
+        return False
+    digits = isinstance(value, str) and any(character.isdigit() for character in value)  # "1e400", not "inf"
+    return abs(number) >= 2**63 and (digits or math.isfinite(number))
 
 
 _SCALARS: dict[Any, Callable[[Any], Any]] = {

@@ -26,6 +26,7 @@ from offbeat.coercion import (
     Mismatch,
     Spell,
     alternatives,
+    beyond_int,
     coerce,
     lost,
     marker,
@@ -180,6 +181,8 @@ def _checked(setting: Setting, value: Any, spell: Spell) -> Any:
     except RecursionError as error:
         raise UsageError(f"{name} contains itself or is nested too deeply; make it flatter") from error
     except Mismatch:
+        if int in alternatives(setting.hint) and beyond_int(value):
+            raise UsageError(f"{name}={shown(value)} is out of range: it must be less than 2^63") from None
         choices = [choice for member in alternatives(setting.hint) for choice in typing.get_args(member)]
         remedy = suggestion(value, [choice for choice in choices if isinstance(choice, str)])
         raise UsageError(f"{name}={shown(value)} is not {type_words(setting.hint)}{remedy}") from None

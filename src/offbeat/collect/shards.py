@@ -50,7 +50,7 @@ def make_places(schema: Schema, num_envs: int, collectors: int, capacity: int) -
         ]
     except (OSError, OverflowError, ValueError) as error:
         size = Shard.nbytes(schema, capacity) / 2**30
-        raise UsageError(f"capacity={capacity} needs {size:,.0f} GiB of memory: {error}; use less") from error
+        raise UsageError(f"capacity={capacity} needs {size:,.1f} GiB of memory: {error}; use less") from error
 
 
 class ShardProcesses(Processes[ShardPlace]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def lay_out(parts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[lis
     """Arrays of these shapes and dtypes one after the other, each aligned, and the size of all."""
     layout, start = [], 0
     for shape, dtype in parts:
-        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        length = math.prod(shape) * dtype.itemsize
         layout.append((start, length, shape, dtype))
         start += -(-length // ALIGNMENT) * ALIGNMENT
     return layout, start

@@ -25,7 +25,7 @@ from offbeat.run.environments import spec_of
 from offbeat.run.observed import flags, shaped
 from offbeat.run.same import check_same
 from offbeat.run.snapshot import under
-from offbeat.run.sources import FromReplay, FromRollouts, Source, make_source
+from offbeat.run.sources import ENDLESS, FromReplay, FromRollouts, Source, make_source
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
@@ -397,8 +397,6 @@ class Agent:
         self._saved = {directory: checkpoints}
 
 
-ENDLESS = 2**62
-"""More steps than any loop takes."""
 _OF_A_RUN = frozenset(
     (
         *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset"),

@@ -34,7 +34,7 @@ from offbeat.run.environments import Environments
 from offbeat.run.evaluate import MOST_ENVIRONMENTS
 from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
 from offbeat.run.runner import Runner
-from offbeat.run.sources import FromRollouts, rollout_schema
+from offbeat.run.sources import FromRollouts, check_ring, check_rollouts, rollout_schema
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec, Schema
 from offbeat.weights.shared import Layout
@@ -220,10 +220,13 @@ def _places(config: Config, spec: EnvSpec) -> Sequence[Place]:
     """Shared memory for what collectors write: shards of replay, or queues of rollouts."""
     run, own = config.run, config.learner
     if not isinstance(own, PPO):
-        return make_places(Schema.transitions(spec), run.num_envs, run.collectors, run.capacity)
+        schema = Schema.transitions(spec)
+        check_ring(schema, run.capacity, run.total_steps)
+        return make_places(schema, run.num_envs, run.collectors, run.capacity)
     slots, when_full = (own.queue, own.when_full) if isinstance(own, APPO) else (1, "block")
     if when_full == "drop-oldest":
         slots += 1  # what is being filled has a slot of its own, or it would take the only one from what waits
+    check_rollouts(rollout_schema(spec), own, run.num_envs, slots)
     return make_queue_places(rollout_schema(spec), run.num_envs, run.collectors, own.rollout_steps, slots, when_full)
 
 

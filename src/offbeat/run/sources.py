@@ -12,6 +12,7 @@ from offbeat.algorithms.configs import APPO, PPO, Config, OffPolicy
 from offbeat.errors import UsageError
 from offbeat.learn.rollouts import Experience, RolloutLearner
 from offbeat.learn.torch import Learner, denormals_flushed
+from offbeat.memory import check_fits
 from offbeat.replay.queue import Rollout, RolloutQueue
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
@@ -76,6 +77,22 @@ class Source(Protocol):
     def restore(self, arrays: Mapping[str, Array]) -> None: ...
 
 
+ENDLESS = 2**62
+"""More steps than any loop takes: as many as an agent has that no run drives."""
+
+
+def check_ring(schema: Schema, capacity: int, total_steps: int) -> None:
+    """Raises UsageError where memory cannot hold a ring, or as much of it as the run fills."""
+    whole, filled = (Shard.nbytes(schema, rows) for rows in (capacity, min(capacity, total_steps)))
+    check_fits(f"capacity={capacity}", whole, filled=filled if total_steps < ENDLESS else 0)
+
+
+def check_rollouts(schema: Schema, config: PPO, num_envs: int, slots: int) -> None:
+    """Raises UsageError where memory cannot hold the rollouts that are kept at once."""
+    what = f"rollout_steps={config.rollout_steps} for num_envs={num_envs}" + (f", {slots} times," if slots > 1 else "")
+    check_fits(what, RolloutQueue.nbytes(schema, config.rollout_steps, num_envs, slots))
+
+
 class FromReplay:
     """Batches from replay, `updates_per_step` of them after the warm-up."""
 
@@ -90,11 +107,13 @@ class FromReplay:
         self._dtype = np.float64 if run.precision == "float64" else np.float32
         self.schema, self.random_steps = Schema.transitions(spec), run.random_steps
         self.pace = Pace(run.updates_per_step, run.warmup_steps)
-        shards = shards or [self._own_shard(run.capacity)]
+        check_fits(f"batch_size={self._batch_size}", 2 * self._batch_size * self.schema.row.itemsize)
+        shards = shards or [self._own_shard(run.capacity, run.total_steps)]
         self.shard, self.shards = shards[0], {str(shard.worker): shard for shard in shards}
         self.replay = Uniform(shards, n_step=config.learner.n_step, gamma=config.learner.gamma)
 
-    def _own_shard(self, capacity: int) -> Shard:
+    def _own_shard(self, capacity: int, total_steps: int) -> Shard:
+        check_ring(self.schema, capacity, total_steps)
         try:
             return Shard(self.schema, capacity)
         except (MemoryError, ValueError) as error:
@@ -181,6 +200,7 @@ class FromRollouts:
         self.random_steps, self.at_once = 0, own.epochs * own.minibatches
         self._reuse = own.sample_reuse if isinstance(own, APPO) else 1
         self.num_envs = num_envs or run.num_envs
+        check_rollouts(self.schema, own, self.num_envs, 1)
         self._queue: RolloutQueue | None = None  # what this process fills
         self._held: Held | None = None
         self._steps = 0

@@ -33,7 +33,7 @@ class Run:
         "Settings from the literature, below flags and files and above the defaults: auto is the environment's own "
         "preset, if it has one; or the id of another environment; or none.",
     )
-    num_envs: int = setting(1, "Environments stepped side by side.", at_least=1)
+    num_envs: int = setting(1, "Environments stepped side by side.", at_least=1, at_most=2**16)
     total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
     total_updates: int | None = setting(None, "Stop after this many updates instead, if that comes first.", at_least=1)
     seed: int = setting(0, "Seed of every random stream.", at_least=0, below=2**63)
@@ -104,6 +104,7 @@ class Run:
         0,
         "Torch threads of the learner; 0 leaves torch's own choice, or the cores that collectors and evaluation leave.",
         at_least=0,
+        at_most=1024,
     )
     precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
     trace: bool = setting(False, "Write trace.json: what each process did when (`offbeat trace` adds it up).")

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offbeat.errors import UsageError
+from offbeat.memory import check_fits
 from offbeat.types import EnvSpec
+
+BYTES_PER_WEIGHT = 16
+"""At least: the weight, its gradient, and two moments of the optimiser, each of four bytes."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -82,6 +86,8 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         pairs, last = list(itertools.pairwise(sizes)), len(sizes) - 2
+        count = (members or 1) * sum(math.prod(pair) for pair in pairs)
+        check_fits(f"a network of {count:,} weights (layers {' '.join(map(str, sizes))})", count * BYTES_PER_WEIGHT)
         self.layers = nn.ModuleList(
             Layer(pair, members, layer_norm and index < last, rng, dropout if index < last else 0.0)
             for index, pair in enumerate(pairs)
