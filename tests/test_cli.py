@@ -19,10 +19,11 @@ import pytest
 import patience
 from needs import NEEDS
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
-from offbeat.cli import main, read_train
+from offbeat.cli import main
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.flags import flag
 from offbeat.settings import build, text_of, train_settings, with_changes, write_yaml
+from offbeat.training_commands import read_train
 
 HEAVY = ("torch", "gymnasium", "rich", "tensorboard", "matplotlib", "jax")
 
@@ -224,7 +225,8 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("resume nope", ["RUN='nope' is not a directory"]),
         ("resume . extra", ["does not take 'extra'"]),
         ("resume . --total-steps -1", ["--total-steps=-1", "at least 1"]),
-        ("resume . --env X", ["--env", "offbeat resume"]),
+        ("resume . --checkpont X", ["did you mean --checkpoint?"]),
+        ("resume . --learning-starts 3", ["use --warmup-steps"]),
         ("eval . --episodes 0", ["--episodes=0", "at least 1"]),
         ("eval . --episods 5", ["did you mean --episodes?"]),
         ("play . --episodes 0", ["--episodes=0", "at least 1"]),
@@ -255,9 +257,23 @@ def test_resume_hands_over_totals_and_ends_with_the_path(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "step-000000000100"]) == 0
-    options = {"total_steps": 100_000, "total_updates": None, "stop_return": None, "quiet": None}
-    assert calls.made == [("resume", tmp_path, {**options, "checkpoint": "step-000000000100"})]
+    options = {"total_steps": 100_000, "checkpoint": "step-000000000100"}
+    assert calls.made == [("resume", tmp_path, options)]
     assert capsys.readouterr().out == "run: runs/one\n"
+
+
+def test_resume_takes_the_settings_of_the_algorithm_that_the_run_was_trained_with(
+    calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(write_yaml(build("dqn", {"env": "X"}), {"offbeat": "0"}))
+    line = ["resume", "--learning-rate", "1e-4", str(tmp_path), "--quiet", "--exploration-final", "0.1"]
+    assert main([*line, "--env-kwargs", "g=9"]) == 0
+    changes = {"learning_rate": 1e-4, "quiet": True, "exploration_final": 0.1, "env_kwargs": {"g": 9}}
+    assert calls.made == [("resume", tmp_path, {"checkpoint": "latest", **changes})]
+    assert main(["resume", str(tmp_path), "--actor-schedule", "linear"]) == 2
+    assert "there is no flag --actor-schedule" in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text("{")  # a record for people, which somebody has spoilt
+    assert main(["resume", str(tmp_path), "--total-steps", "7"]) == 0
 
 
 def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,10 @@ import pytest
 import offbeat
 from offbeat import foreign_names, presets
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed
-from offbeat.cli import read_train
 from offbeat.errors import UsageError
 from offbeat.foreign_names import FOREIGN
 from offbeat.settings import build, flatten, read, train_settings
+from offbeat.training_commands import read_train
 
 NAMES = {algorithm: {each.name for each in train_settings(algorithm)} for algorithm in ALGORITHMS}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from offbeat.algorithms.configs import ALGORITHMS
 from offbeat.cli import COMMANDS, main
 from offbeat.flags import flag
-from offbeat.settings import train_settings
+from offbeat.help_groups import GROUPS
+from offbeat.settings import build, train_settings, write_yaml
 
 
 def help_of(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -66,6 +69,35 @@ def test_help_shows_the_arguments_of_file_and_preset_together(
     file.write_text("env_kwargs: {gravity: -5}\n")
     assert "(default: continuous=true gravity=-5)" in help_of(f"train sac --env LunarLander-v3 --config {file}", capsys)
     assert "(default: gravity=-5)" in help_of(f"train sac --env Pendulum-v1 --config {file}", capsys)
+
+
+@pytest.mark.parametrize(("algorithm", "example"), [("sac", "HalfCheetah-v5"), ("dqn", "CartPole-v1")])
+def test_help_of_train_begins_with_examples_and_has_groups(
+    algorithm: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", algorithm, "--help"]) == 0
+    text = capsys.readouterr().out
+    beginning = text.partition("options")[0].splitlines()
+    assert sum(line.startswith(f"offbeat train {algorithm} --env ") for line in beginning) == 3
+    assert f"offbeat train {algorithm} --env {example}" in beginning
+    groups = ("run", "environment", algorithm, "networks", "exploration", "collectors", "evaluation", "logging")
+    for title in groups:
+        assert re.search(rf"(^|\W){title} options", text), title
+
+
+def test_every_name_in_a_group_of_the_help_is_a_setting() -> None:
+    known = {each.name for algorithm in ALGORITHMS for each in train_settings(algorithm)}
+    assert {name for names in GROUPS.values() for name in names} <= known
+
+
+def test_help_of_resume_shows_the_values_of_the_run_and_only_what_may_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(write_yaml(build("sac", {"env": "X", "gamma": 0.875}), {"offbeat": "0"}))
+    text = help_of(f"resume {tmp_path}", capsys)
+    assert "(default: 0.875)" in text
+    assert "--learning-rate" in text
+    assert "--hidden" not in text
 
 
 def test_help_of_resume_says_that_the_number_is_a_total(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "settings": {"algorithms.configs", "coercion", "settings_page", "yamltext"},
     "settings_page": {"algorithms.configs", "coercion", "settings"},
     "flags": {"algorithms.configs", "coercion", "settings", "yamltext"},
+    "help_groups": {"settings"},
     "presets": {"algorithms.configs", "coercion", "settings", "yamltext"},
     "run": {
         "envs",
@@ -49,13 +50,14 @@ ALLOWED: dict[str, set[str]] = {
         "learn",
         "observe",
         "deploy",
+        "coercion",
         "settings",
         "presets",
     },
 }
 
 # The front doors, which may import everything and which nothing may import.
-DOORS = {"", "cli", "__main__"}
+DOORS = {"", "cli", "training_commands", "__main__"}
 
 # Parts that never load a backend: not themselves, and not through what they import when they are imported.
 WITHOUT_BACKEND = {"collect", "algorithms.configs", "presets"}

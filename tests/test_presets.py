@@ -13,9 +13,10 @@ import pytest
 import offbeat
 from offbeat import presets
 from offbeat.algorithms.configs import ALGORITHMS, PPO, SAC, Config, Fixed, Learned
-from offbeat.cli import main, read_train
+from offbeat.cli import main
 from offbeat.errors import UsageError
 from offbeat.settings import build, flat_values, flatten, read, train_settings, write_yaml
+from offbeat.training_commands import read_train
 from offbeat.yamltext import parse_yaml
 
 FOLDER = Path(presets.__file__).parent

@@ -12,57 +12,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from offbeat import __version__, presets
-from offbeat.algorithms.configs import ALGORITHMS, Config, Reference, Run
+from offbeat import __version__
+from offbeat.algorithms.configs import ALGORITHMS, Reference, Run
 from offbeat.coercion import suggestion
 from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
-from offbeat.flags import Groups, flag, parse, show_help, value_after, wants_help
+from offbeat.flags import flag, parse, show_help, wants_help
 from offbeat.ranges import setting
-from offbeat.settings import (
-    algorithm_named,
-    assemble,
-    make,
-    merge,
-    own_settings,
-    read,
-    run_settings,
-    settings_of,
-    spread_rate,
-    train_settings,
+from offbeat.settings import algorithm_named, make, read, settings_of
+from offbeat.training_commands import (
+    DEBUG_HELP,
+    RESUME_DESCRIPTION,
+    first_line,
+    read_resume,
+    read_train,
+    show_resume_help,
+    show_train_help,
 )
-from offbeat.yamltext import load_yaml
 
 SPINS = "1000"
 """How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
 they look for milliseconds, which makes updates many times slower where another process holds one of the cores."""
-DEBUG_HELP = "Show the traceback of an error."
-LAYERS_HELP = "Flags win over the file of --config, the file over the environment's preset, that over the defaults."
 CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
-RESUME_HELP = "Which checkpoint: latest, or its name under checkpoints/. (The best one holds no replay.)"
-TOTAL_HELP = "a total that counts those already done, not an addition; none keeps the run's own."
 
 
 def _as_in_run(name: str) -> Any:
     """A field that means what the same flag of `train` means."""
     one = Run.__dataclass_fields__[name]
     return dataclasses.field(default=one.default, default_factory=one.default_factory, metadata=one.metadata)
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    config: str | None = setting(None, "YAML file with settings; flags win over it, and it wins over the preset.")
-    debug: bool = setting(False, DEBUG_HELP)
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    total_steps: int | None = setting(None, f"Environment steps to train until: {TOTAL_HELP}", at_least=1)
-    total_updates: int | None = setting(None, f"Updates to train until: {TOTAL_HELP}", at_least=1)
-    stop_return: float | None = setting(None, "As for train; none keeps the run's own.")
-    checkpoint: str = setting("latest", RESUME_HELP)
-    quiet: bool | None = setting(None, "Print nothing but errors and the run's path; none keeps the run's own.")
-    debug: bool = setting(False, DEBUG_HELP)
 
 
 @dataclass(frozen=True)
@@ -105,61 +82,8 @@ class CheckEnvOptions:
     debug: bool = setting(False, DEBUG_HELP)
 
 
-def read_train(algorithm: str, argv: Sequence[str]) -> Config:
-    """The config that the flags of `train` describe: flags over the file of --config over the preset."""
-    own = settings_of(TrainOptions)
-    _, given = parse(f"train {algorithm}", argv, _train_groups(algorithm), None)
-    options = make(TrainOptions, read(own, {key: given.pop(key) for key in ("config", "debug") if key in given}))
-    from_file, complete = _read_file(algorithm, options.config)
-    from_flags = read(train_settings(algorithm), given, flag)
-    if complete and from_flags.get("preset") is not None:
-        raise UsageError(
-            f"--preset={from_flags['preset']} would set nothing: {options.config} is the record of a run and holds "
-            "every setting; leave one of the two out"
-        )
-    config = (assemble if complete else presets.assemble)(algorithm, from_file, from_flags, spell=flag)
-    if not config.run.env:
-        raise UsageError("--env is missing; give a Gymnasium id such as --env Pendulum-v1, or module:factory")
-    return config
-
-
-def _read_file(algorithm: str, path: str | None) -> tuple[dict[str, Any], bool]:
-    """The settings in a file, if there is one, and whether a run wrote it: then it leaves nothing to a preset."""
-    if path is None:
-        return {}, False
-    mapping = load_yaml(path)
-    complete = mapping.pop("versions", None) is not None
-    if mapping.pop("algorithm", algorithm) != algorithm:
-        raise UsageError(f"{path} holds settings of another algorithm than {algorithm}; see its line `algorithm:`")
-    try:
-        return read(train_settings(algorithm), mapping), complete
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
-
-
-def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
-    """What stands in the help for the defaults: the file of --config over the preset, where there are such."""
-    values, complete = _read_file(algorithm, value_after(argv, "--config"))
-    given = {name: value for name in ("env", "preset") if (value := value_after(argv, flag(name))) is not None}
-    asked = read(train_settings(algorithm), given, flag)
-    [values] = spread_rate(algorithm_named(algorithm), [values])
-    return values if complete else merge(presets.pick(algorithm, values | asked, flag)[1], values)
-
-
-def _train_groups(algorithm: str) -> Groups:
-    return {
-        "": settings_of(TrainOptions),
-        "run": run_settings(algorithm),
-        algorithm: own_settings(algorithm),
-    }
-
-
-def _first_line(owner: type) -> str:
-    return (owner.__doc__ or "").splitlines()[0]
-
-
 def _train(argv: Sequence[str]) -> int:
-    algorithms = "\n".join(f"  {name:<8}{_first_line(owner)}" for name, owner in ALGORITHMS.items())
+    algorithms = "\n".join(f"  {name:<8}{first_line(owner)}" for name, owner in ALGORITHMS.items())
     if argv and wants_help(argv[:1]):
         _say(f"usage: offbeat train ALGO [OPTIONS]\n\n{algorithms}\n\nFlags: offbeat train ALGO --help")
         return 0
@@ -169,11 +93,10 @@ def _train(argv: Sequence[str]) -> int:
             "offbeat train sac --env Pendulum-v1"
         )
     algorithm, argv = argv[0], argv[1:]
-    owner = algorithm_named(algorithm)
+    algorithm_named(algorithm)
     if wants_help(argv):
         with _reader_may_leave(sys.stdout):
-            description = f"{_first_line(owner)} {LAYERS_HELP}"
-            show_help(f"train {algorithm}", description, _train_groups(algorithm), _help_values(algorithm, argv), None)
+            show_train_help(algorithm, argv)
         return 0
     config = read_train(algorithm, argv)
     from offbeat.run import api
@@ -181,20 +104,16 @@ def _train(argv: Sequence[str]) -> int:
     return _finished(lambda: api.train_config(config))
 
 
-def _resume(run: str, options: ResumeOptions) -> int:
+def _resume(argv: Sequence[str]) -> int:
+    if wants_help(argv):
+        with _reader_may_leave(sys.stdout):
+            show_resume_help(argv)
+        return 0
+    run, checkpoint, changes = read_resume(argv)
     path = _run_directory(run)
     from offbeat.run import api
 
-    return _finished(
-        lambda: api.resume(
-            path,
-            total_steps=options.total_steps,
-            total_updates=options.total_updates,
-            stop_return=options.stop_return,
-            checkpoint=options.checkpoint,
-            quiet=options.quiet,
-        )
-    )
+    return _finished(lambda: api.resume(path, checkpoint=checkpoint, **changes))
 
 
 def _finished(training: Callable[[], Any]) -> int:
@@ -286,8 +205,9 @@ class Command:
 
 
 TRAIN_DESCRIPTION = "Trains an agent."
+TRAINING = {"train": _train, "resume": _resume}
+"""Commands whose flags depend on an algorithm."""
 COMMANDS = {
-    "resume": Command("RUN", "Goes on with a run from its checkpoint.", ResumeOptions, _resume),
     "eval": Command("RUN", "Evaluates a run's policy, acting deterministically.", EvalOptions, _eval),
     "play": Command("RUN", "Plays a run's policy in a window, or to a video without a display.", PlayOptions, _play),
     "digest": Command("RUN", "Prints one SHA-256 over the content of a checkpoint.", DigestOptions, _digest),
@@ -297,7 +217,7 @@ COMMANDS = {
 
 
 def _help() -> str:
-    rows = [("train ALGO", TRAIN_DESCRIPTION)]
+    rows = [("train ALGO", TRAIN_DESCRIPTION), ("resume RUN", RESUME_DESCRIPTION)]
     rows += [(f"{name} {command.word}", command.description) for name, command in COMMANDS.items()]
     listing = "\n".join(f"  {usage:<16}{description}" for usage, description in rows)
     return (
@@ -309,7 +229,7 @@ def _help() -> str:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
-    names = ["train", *COMMANDS]
+    names = [*TRAINING, *COMMANDS]
     if not argv:
         raise UsageError(f"no command given; there is {', '.join(names)}; see offbeat --help")
     name, argv = argv[0], argv[1:]
@@ -319,8 +239,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     if name == "--version":
         _say(f"offbeat {__version__}")
         return 0
-    if name == "train":
-        return _train(argv)
+    if name in TRAINING:
+        return TRAINING[name](argv)
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}; there is {', '.join(names)}{suggestion(name, names)}")
     command = COMMANDS[name]

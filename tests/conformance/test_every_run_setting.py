@@ -61,6 +61,7 @@ CHANGED: dict[str, Change] = {
     "num_envs": Change(3, "rows"),
     "total_steps": Change(60, "rows"),
     "total_updates": Change(30, "updates"),
+    "init_from": Change("saved", "learned"),
     "seed": Change(1, "rows"),
     "out": Change("there", "path"),
     "name": Change("other", "path"),
@@ -147,6 +148,8 @@ def seen(changes: dict[str, Any]) -> dict[str, Any]:
     watching, printed, before = Watching(), io.StringIO(), os.getcwd()
     with tempfile.TemporaryDirectory() as root, spied() as (processes, backends):
         os.chdir(root)
+        if "init_from" in settings:
+            offbeat.Agent(algorithm, settings["env"], hidden=settings["hidden"], seed=9).save(settings["init_from"])
         try:
             with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
                 holding = [Holding(patch)] if settings.get("collectors") else []

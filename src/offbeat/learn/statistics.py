@@ -36,6 +36,10 @@ class RunningMoments:
     def arrays(self) -> dict[str, Array]:
         return {"count": self.count, "mean": self.mean, "square": self.square}
 
+    def begin_with(self, arrays: Mapping[str, Array]) -> None:
+        """The statistics of another run, to be gone on with."""
+        self.restore(arrays)
+
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.count, self.mean, self.square = (np.array(arrays[name]) for name in ("count", "mean", "square"))
 
@@ -94,6 +98,10 @@ class ReturnScale:
 
     def arrays(self) -> dict[str, Array]:
         return self.moments.arrays() | {"running": self.running, "episodes": self.episodes}
+
+    def begin_with(self, arrays: Mapping[str, Array]) -> None:
+        """The deviation of another run's returns; whose environments are not these."""
+        self.moments.restore(arrays)
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.moments.restore(arrays)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.configs import Algorithm
+from offbeat.algorithms.configs import Algorithm, Learned
 from offbeat.algorithms.torch.batch import NO_MASK, Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.optimise import SGD, Adam, RMSProp
@@ -322,14 +322,53 @@ class Learner:
                 f"the checkpoint does not fit this {self.config.__class__.__name__}: {shown}. "
                 "Resume with the settings (hidden, critics, environment, ...) that the run was made with"
             )
-        with torch.no_grad():
-            for name, tensor in _named(self.state):
-                tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
+        self._copy(arrays, dict(_named(self.state)))
         self.state.updates = int(arrays["updates"])
         for name, part in self._statistics():
             prefix = f"{name}/"
             part.restore({key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
         self._refresh_scales()
+
+    def start_from(self, arrays: Mapping[str, Array]) -> tuple[list[str], list[str]]:
+        """Takes networks, a learned temperature and statistics from another learner's arrays; optimisers stay new.
+
+        The network that acts has to fit. Returns what was taken over, and which other parts do not fit and stay new.
+        """
+        here = self.observations is not None
+        if here != ("observations/mean" in arrays):
+            raise CheckpointError(
+                f"its networks learned {'without' if here else 'with'} normalised observations; use "
+                f"normalise_observations={not here}"
+            )
+        taken: list[str] = []
+        left: list[str] = []
+        for each in dataclasses.fields(self.state):
+            value, acts = getattr(self.state, each.name), each.name == self.config.acts_with
+            if isinstance(value, Network):
+                named = {f"{each.name}/{name}": tensor for name, tensor in value.named()}
+                differences = _differences(arrays, each.name, named)
+                if differences and acts:
+                    raise CheckpointError(
+                        f"the {each.name} there is another network ({'; '.join(differences[:3])}); use the settings "
+                        "that it was made with (hidden, activation, layer_norm, ...)"
+                    )
+                (left if differences else taken).append(each.name)
+                self._copy(arrays, {} if differences else named)
+            elif each.name == "log_temperature" and isinstance(getattr(self.config, "temperature", None), Learned):
+                self._copy(arrays, {each.name: value} if each.name in arrays else {})
+                (taken if each.name in arrays else left).append("temperature")
+        for name, part in self._statistics():
+            if f"{name}/mean" in arrays:
+                prefix = f"{name}/"
+                part.begin_with({key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
+                taken.append(f"statistics of {name}")
+        self._refresh_scales()
+        return taken, left
+
+    def _copy(self, arrays: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
 
     def _statistics(self) -> list[tuple[str, RunningMoments | ReturnScale]]:
         parts = (("observations", self.observations), ("states", self.states), ("returns", self.returns))
@@ -344,6 +383,17 @@ def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{each.name}/{name}", tensor) for name, tensor in value.named())
         elif isinstance(value, Tensor):
             yield each.name, value
+
+
+def _differences(arrays: Mapping[str, Array], network: str, mine: Mapping[str, Tensor]) -> list[str]:
+    """How a network's saved arrays differ from its own tensors, in names and shapes."""
+    saved = {name: array.shape for name, array in arrays.items() if name.startswith(f"{network}/")}
+    own = {name: tuple(tensor.shape) for name, tensor in mine.items()}
+    return [
+        f"{name} is {saved.get(name, 'missing')} there and {own.get(name, 'missing')} here"
+        for name in sorted(saved.keys() | own.keys())
+        if saved.get(name) != own.get(name)
+    ]
 
 
 def _is_half(name: str) -> bool:

@@ -79,7 +79,8 @@ def _for_short_runs(algorithm: str, preset: Mapping[str, Any], given: Mapping[st
     most = max(1, given.get("total_steps", Run().total_steps) // SHARE_BEFORE_LEARNING)
     usual = {each.name: preset.get(each.name, each.default) for each in settings.run_settings(algorithm)}
     names = [name for name in ("random_steps", "warmup_steps") if usual.get(name, 0) > most]
-    return dict.fromkeys(names, most)
+    learned = {"random_steps": 0} if given.get("init_from") is not None and "random_steps" in usual else {}
+    return dict.fromkeys(names, most) | learned
 
 
 def short_run(config: Config) -> str | None:
@@ -87,7 +88,7 @@ def short_run(config: Config) -> str | None:
     values = settings.flat_values(config.run)
     preset = pick(config.algorithm, values)[1] if config.run.preset in presets_of(config.algorithm) else {}
     short = _for_short_runs(config.algorithm, preset, values)
-    fewer = [name for name, steps in short.items() if values[name] == steps]
+    fewer = [name for name, steps in short.items() if values[name] == steps > 0]
     if not fewer:
         return None
     usual = {name: preset.get(name, getattr(Run(), name)) for name in fewer}

@@ -399,7 +399,7 @@ class Agent:
 
 _OF_A_RUN = frozenset(
     (
-        *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset"),
+        *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset", "init_from"),
         *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
         *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),

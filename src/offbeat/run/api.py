@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import shutil
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +16,19 @@ import torch
 
 from offbeat import presets
 from offbeat import settings as settings_module
-from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs import Config, Run
 from offbeat.deploy import LoadedPolicy, load_policy
 from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
 from offbeat.run.build import Parts, budget, build
+from offbeat.run.changes import changed
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
 from offbeat.run.evaluate import Evaluation, evaluate, record
+from offbeat.run.init_from import start_from
 from offbeat.run.runner import Runner
 from offbeat.run.same import check_same
 from offbeat.run.saved import SavedPolicy
@@ -83,13 +85,18 @@ def train_config(
         parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             try:
+                told = [presets.sentence(config), presets.short_run(config)]
+                if config.run.init_from is not None:
+                    source, taken = start_from(parts.agent, config.run.init_from)
+                    config = settings_module.with_changes(config, init_from=source)  # the checkpoint of this moment
+                    told.append(taken)
                 directory = RunDirectory.create(config, versions())
             except BaseException:
                 parts.close()
                 raise
             directory.lock()
             try:
-                return _train(parts, directory, None, stop)
+                return _train(parts, directory, None, stop, [each for each in told if each is not None])
             except BaseException:
                 if not Checkpoints(directory.path).names():
                     shutil.rmtree(directory.path, ignore_errors=True)  # nothing that could be resumed or looked at
@@ -101,21 +108,18 @@ def train_config(
 def resume(
     path: str | Path,
     *,
-    total_steps: int | None = None,
-    total_updates: int | None = None,
-    stop_return: float | None = None,
     checkpoint: str = "latest",
-    quiet: bool | None = None,
     env: Any = None,
     eval_env: Any = None,
     callbacks: Iterable[object] | None = None,
-    **callables: Any,
+    **changes: Any,
 ) -> RunResult:
-    """Goes on with a run from a checkpoint. total_steps and total_updates are totals, not additions.
+    """Goes on with a run from a checkpoint. changes: settings that are to be others from now on, by name.
 
-    stop_return: another one, where the run is not to end at its own. callbacks: as for `train`; those that the run
-    began with are not kept. Ctrl-C is as for `train`. env, eval_env and further callables (actor, critic,
-    reward_shaping, ...) replace what a file could not hold.
+    total_steps and total_updates are totals, not additions. A setting that cannot change is refused with the reason.
+    `quiet` is not remembered. callbacks: as for `train`; those that the run began with are not kept. Ctrl-C is as for
+    `train`. env, eval_env, and callables among the changes (actor, reward_shaping, ...) replace what a file could not
+    hold.
     """
     occupy_standard()
     directory = RunDirectory.open(path)
@@ -123,26 +127,40 @@ def resume(
     try:
         snapshot = Checkpoints(directory.path).load(checkpoint)
         notes, done = snapshot.notes, snapshot.values["progress"]
-        for key, total, count in (("steps", total_steps, done["step"]), ("updates", total_updates, done["updates"])):
-            if total is not None and total < count:
-                raise UsageError(f"total_{key}={total} is a total, and {path} has made {count} {key} already")
-        changes = {"total_steps": total_steps, "total_updates": total_updates, "quiet": quiet}
-        all_changes = {**changes, "stop_return": stop_return, **callables}
-        given = {key: value for key, value in all_changes.items() if value is not None}
-        config = settings_module.build(notes["algorithm"], {**notes["config"], **given})
+        config, told = changed(notes["algorithm"], notes["config"], changes)
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
-        if config.run.total_updates is not None and total_steps and done["updates"] >= config.run.total_updates:
-            raise UsageError(
-                f"{path} ended at total_updates={config.run.total_updates}, which still holds: give a larger one too"
-            )
+        _check_totals(config.run, done, changes, path)
         with _threads(budget(config.run).learner):
             parts = build(Environments(config, env, eval_env), callbacks)
             check_same(notes, config.algorithm, parts.agent.spec)
             with Stop() as stop:
-                return _train(parts, directory, checkpoint, stop)
+                return _train(parts, directory, checkpoint, stop, [*told, *_finished_already(config.run, done)])
     finally:
         directory.unlock()
+
+
+def _check_totals(run: Run, done: Mapping[str, int], changes: Mapping[str, Any], path: str | Path) -> None:
+    for key, total, count in (
+        ("steps", run.total_steps, done["step"]),
+        ("updates", run.total_updates, done["updates"]),
+    ):
+        if f"total_{key}" in changes and total is not None and total < count:
+            raise UsageError(f"total_{key}={total} is a total, and {path} has made {count} {key} already")
+    if run.total_updates is not None and "total_steps" in changes and done["updates"] >= run.total_updates:
+        raise UsageError(f"{path} ended at total_updates={run.total_updates}, which still holds: give a larger one too")
+
+
+def _finished_already(run: Run, done: Mapping[str, int]) -> list[str]:
+    """What a run that has reached its end says when it is resumed."""
+    by_updates = run.total_updates is not None and done["updates"] >= run.total_updates
+    if not by_updates and done["step"] < run.total_steps:
+        return []
+    key, count = ("updates", done["updates"]) if by_updates else ("steps", done["step"])
+    return [
+        f"this run is finished: it has made its {count:,} {key}, and nothing is left to train; to go on, give a larger "
+        f"total, such as --total-{key} {2 * count}"
+    ]
 
 
 def evaluate_run(
@@ -173,16 +191,14 @@ def evaluate_run(
     return dataclasses.replace(result, video=film)
 
 
-def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop) -> RunResult:
-    """Trains in a directory that this process has locked, from its checkpoint if one is named."""
+def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop, told: Sequence[str]) -> RunResult:
+    """Trains in a directory that this process has locked, from its checkpoint if one is named. told: first lines."""
     config, run = parts.agent.config, parts.agent.config.run
     with (
         Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
         closing(parts.runner(directory, console, stop)) as runner,
     ):
-        told = [presets.sentence(config), presets.short_run(config)] if checkpoint is None else []
-        choices = [each for each in told if each is not None]
-        console.start([*_introduction(config, parts, directory), *choices])
+        console.start([*_introduction(config, parts, directory), *told])
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
@@ -191,7 +207,7 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
                 f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end"
             )
         try:
-            for each in choices:
+            for each in told:
                 directory.log(each)
             status = runner.train()
         except BaseException as error:

@@ -109,6 +109,11 @@ class Checkpoints:
             folder = self._resolve(which)
             return self._snapshot(folder, self._manifest(folder))
 
+    def name_of(self, which: str = "latest") -> str:
+        """The name of the folder that `latest` or `best` points to; a folder's own name stays."""
+        with self._explained(which):
+            return self._resolve(which)
+
     def load_replay(self, which: str, shards: Mapping[str, Shard]) -> None:
         """Fills the shards with the checkpoint's rows, and makes later saves go on from this checkpoint.
 

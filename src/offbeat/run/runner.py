@@ -81,6 +81,9 @@ class Runner:
             self.records.note(sentence)
         self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
         self.directory.log(f"resumed from {which} at step {self.progress.step}")  # before anything is changed
+        for event in ("log", "eval", "checkpoint"):
+            if snapshot.notes["config"][f"{event}_every"] != getattr(self.run, f"{event}_every"):
+                self.progress.settle(event)  # the next one is by the new interval
         self.records.go_back(snapshot.notes["files"])
         if self.records.history:
             last = self.records.history[-1]

@@ -36,6 +36,11 @@ class Run:
     num_envs: int = setting(1, "Environments stepped side by side.", at_least=1, at_most=2**16)
     total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
     total_updates: int | None = setting(None, "Stop after this many updates instead, if that comes first.", at_least=1)
+    init_from: str | None = setting(
+        None,
+        "Begin with the networks and normalisers of another run, on an environment with the same spaces: RUN, or "
+        "RUN:CHECKPOINT (latest, best, or its name). Optimisers and counters are new; random_steps is 0 unless set.",
+    )
     seed: int = setting(0, "Seed of every random stream.", at_least=0, below=2**63)
     out: str = setting("runs", "Directory for runs.")
     name: str | None = setting(
