@@ -8,7 +8,16 @@ from offbeat.settings import Setting
 
 RUN = "run"
 GROUPS: dict[str, tuple[str, ...]] = {
-    "environment": ("env", "env_kwargs", "env_wrapper", "max_episode_steps", "state_key", "num_envs", "reward_shaping"),
+    "environment": (
+        "env",
+        "env_kwargs",
+        "env_wrapper",
+        "max_episode_steps",
+        "state_key",
+        "mask_key",
+        "num_envs",
+        "reward_shaping",
+    ),
     "networks": (
         *("hidden", "critic_hidden", "activation", "layer_norm", "critic_layer_norm", "critic_dropout", "critics"),
         *("dueling", "actor", "critic", "log_std_min", "log_std_max", "initial_log_std", "state_dependent_std"),

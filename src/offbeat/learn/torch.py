@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.configs import Algorithm, Learned
+from offbeat.algorithms.configs import Algorithm
 from offbeat.algorithms.torch.batch import NO_MASK, Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.optimise import SGD, Adam, RMSProp
@@ -110,7 +110,7 @@ class Learner:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._scales: dict[str, tuple[Tensor, Tensor]] = {}
-        self._refresh_scales()
+        self.refresh_scales()
 
     def _schedule(self, name: str) -> Callable[[float], float]:
         schedule = getattr(self.config, name)
@@ -198,9 +198,9 @@ class Learner:
         self.observations.update(np.concatenate((columns["obs"], columns["next_obs"][ended])))
         if self.states is not None:
             self.states.update(np.concatenate((columns["state"], columns["next_state"][ended])))
-        self._refresh_scales()
+        self.refresh_scales()
 
-    def _refresh_scales(self) -> None:
+    def refresh_scales(self) -> None:
         for name, moments in (("obs", self.observations), ("state", self.states)):
             if moments is not None:
                 self._scales[name] = self._tensor(moments.mean), self._tensor(moments.scale)
@@ -302,7 +302,7 @@ class Learner:
         """The whole state by name, derived from the state value itself so that nothing can be forgotten."""
         arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in _named(self.state)}
         arrays["updates"] = np.asarray(self.updates)
-        for name, part in self._statistics():
+        for name, part in self.statistics():
             arrays |= {f"{name}/{each}": np.array(array) for each, array in part.arrays().items()}
         return arrays
 
@@ -322,57 +322,23 @@ class Learner:
                 f"the checkpoint does not fit this {self.config.__class__.__name__}: {shown}. "
                 "Resume with the settings (hidden, critics, environment, ...) that the run was made with"
             )
-        self._copy(arrays, dict(_named(self.state)))
+        copy_into(dict(_named(self.state)), arrays)
         self.state.updates = int(arrays["updates"])
-        for name, part in self._statistics():
+        for name, part in self.statistics():
             prefix = f"{name}/"
             part.restore({key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
-        self._refresh_scales()
+        self.refresh_scales()
 
-    def start_from(self, arrays: Mapping[str, Array]) -> tuple[list[str], list[str]]:
-        """Takes networks, a learned temperature and statistics from another learner's arrays; optimisers stay new.
-
-        The network that acts has to fit. Returns what was taken over, and which other parts do not fit and stay new.
-        """
-        here = self.observations is not None
-        if here != ("observations/mean" in arrays):
-            raise CheckpointError(
-                f"its networks learned {'without' if here else 'with'} normalised observations; use "
-                f"normalise_observations={not here}"
-            )
-        taken: list[str] = []
-        left: list[str] = []
-        for each in dataclasses.fields(self.state):
-            value, acts = getattr(self.state, each.name), each.name == self.config.acts_with
-            if isinstance(value, Network):
-                named = {f"{each.name}/{name}": tensor for name, tensor in value.named()}
-                differences = _differences(arrays, each.name, named)
-                if differences and acts:
-                    raise CheckpointError(
-                        f"the {each.name} there is another network ({'; '.join(differences[:3])}); use the settings "
-                        "that it was made with (hidden, activation, layer_norm, ...)"
-                    )
-                (left if differences else taken).append(each.name)
-                self._copy(arrays, {} if differences else named)
-            elif each.name == "log_temperature" and isinstance(getattr(self.config, "temperature", None), Learned):
-                self._copy(arrays, {each.name: value} if each.name in arrays else {})
-                (taken if each.name in arrays else left).append("temperature")
-        for name, part in self._statistics():
-            if f"{name}/mean" in arrays:
-                prefix = f"{name}/"
-                part.begin_with({key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)})
-                taken.append(f"statistics of {name}")
-        self._refresh_scales()
-        return taken, left
-
-    def _copy(self, arrays: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
-
-    def _statistics(self) -> list[tuple[str, RunningMoments | ReturnScale]]:
+    def statistics(self) -> list[tuple[str, RunningMoments | ReturnScale]]:
         parts = (("observations", self.observations), ("states", self.states), ("returns", self.returns))
         return [(name, part) for name, part in parts if part is not None]
+
+
+def copy_into(tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> None:
+    """Gives each tensor the values of the array of its name."""
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(np.asarray(arrays[name])))
 
 
 def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -383,17 +349,6 @@ def _named(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{each.name}/{name}", tensor) for name, tensor in value.named())
         elif isinstance(value, Tensor):
             yield each.name, value
-
-
-def _differences(arrays: Mapping[str, Array], network: str, mine: Mapping[str, Tensor]) -> list[str]:
-    """How a network's saved arrays differ from its own tensors, in names and shapes."""
-    saved = {name: array.shape for name, array in arrays.items() if name.startswith(f"{network}/")}
-    own = {name: tuple(tensor.shape) for name, tensor in mine.items()}
-    return [
-        f"{name} is {saved.get(name, 'missing')} there and {own.get(name, 'missing')} here"
-        for name in sorted(saved.keys() | own.keys())
-        if saved.get(name) != own.get(name)
-    ]
 
 
 def _is_half(name: str) -> bool:

@@ -23,6 +23,7 @@ FIXED: dict[str, str] = {
     "env_wrapper": "the run belongs to its environment; env_kwargs may change",
     "max_episode_steps": "an episode may be on its way; env_kwargs may change",
     "state_key": _NETWORKS,
+    "mask_key": "rows of replay have masks, or have none",
     "preset": "a run holds every setting already",
     "seed": "every random stream is part of the checkpoint",
     "init_from": _BEGINNING,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.errors import CheckpointError, UsageError
+from offbeat.learn.transfer import transfer
 from offbeat.run.agent import Agent, under
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.types import EnvSpec
@@ -24,7 +25,7 @@ def start_from(agent: Agent, source: str) -> tuple[str, str]:
     notes = snapshot.notes
     _check_spaces(source, EnvSpec.from_json(notes["spec"]), agent.spec)
     try:
-        taken, left = agent.learner.start_from(under(snapshot.arrays, "learner/"))
+        taken, left = transfer(under(snapshot.arrays, "learner/"), agent.learner)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source} does not fit: {error}") from error
     origin = f"{notes['algorithm']} on {notes['spec']['name']}, {snapshot.values['steps']:,} steps"
