@@ -237,7 +237,7 @@ def test_observations_and_states_are_normalised_and_clipped_each_by_its_own_stat
     assert learner.states is not None
     learner.observations.update(np.array([[0.0] * 5, [4.0] * 5]))  # mean 2, deviation 2
     learner.states.update(np.array([[1.0] * 3, [2.0] * 3]))  # mean 1.5, deviation 0.5
-    learner._refresh_scales()
+    learner.refresh_scales()
     experience = rollout(learner)
     steps = learner._steps(experience)
     for name in ("obs", "next_obs", "state", "next_state"):

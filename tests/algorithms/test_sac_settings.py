@@ -187,7 +187,7 @@ def test_observations_are_normalised_and_clipped_for_both_networks() -> None:
     learner = make(normalise_observations=True, observation_clip=1.5)
     assert learner.observations is not None
     learner.observations.update(np.array([[0.0] * 5, [4.0] * 5]))  # mean 2, deviation 2
-    learner._refresh_scales()
+    learner.refresh_scales()
     (batch, noise), *_ = batches(1)
     learner.update(batch, noise)
     by_hand = [np.clip((each - 2.0) / np.sqrt(4 + 1e-8), -1.5, 1.5) for each in (batch.obs, batch.next_obs)]
