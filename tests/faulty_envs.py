@@ -20,7 +20,8 @@ class Faulty(gymnasium.Env[Any, Any]):
 
     how: "raise", "exit", "sleep" (which a signal ends), "deaf" (which none but SIGKILL ends), "nan".
     once: the file that counts. broken: from when this file is there, every process ends at the next step.
-    only: of a process's environments, the first made (0) or all others (1). helper: starts a process, writes both pids.
+    only: of a process's environments, the first made (0) or all others (1).
+    helper: starts a process, and one that is orphaned in a session of its own; writes their pids beside its own.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -44,6 +45,8 @@ class Faulty(gymnasium.Env[Any, Any]):
             started = subprocess.Popen(["sleep", "600"])
             with open(helper, "a") as file:
                 file.write(f"{started.pid} {os.getpid()}\n")
+            orphan = f"sleep 600 & echo $! {os.getpid()} >> '{helper}'"
+            subprocess.run(["sh", "-c", orphan], start_new_session=True, check=True)
         self._broken = None if broken is None else Path(broken)
         self._how, self._once, self._at, self._times, self._step = how, Path(once), at, times, 0
 

@@ -211,6 +211,25 @@ def test_an_object_that_the_factory_only_hands_out_again_is_not_taken_for_a_new_
         run(other, 1)
 
 
+def test_an_environment_that_reassigns_its_space_is_made_anew_alone() -> None:
+    def grow(env: Bent, raw: Any, *others: Any) -> Any:
+        if env.count != 3:
+            return raw, *others
+        env.observation_space = gymnasium.spaces.Box(-100, 100, (4,), np.float32)
+        return np.zeros(4, np.float32), *others
+
+    made: list[Bent] = []
+
+    def make() -> Bent:
+        made.append(Bent(grow))
+        return made[-1]
+
+    step = run(make_vector(make, 2, contain=1), 3)[-1]
+    assert [fault.kind for fault in step.faults] == ["raised", "raised"]
+    assert "shape (4,), but its space declares (3,)" in str(step.faults[0].error)
+    assert len(made) == 4
+
+
 def test_an_environment_that_cannot_be_closed_is_replaced_all_the_same() -> None:
     record = Record({("step", 1): fail, ("close", 0): fail})
     steps = run(among_walks(record, contain=1), 5)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import secrets
 import select
 import signal
 import socket
@@ -30,6 +31,8 @@ PACKAGE = Path(__file__).parents[1]
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
 SECONDS_TO_CLOSE = 3.0
+MOST_GENERATIONS = 10
+"""So often what an environment has started is looked for, in case it starts more while it is being ended."""
 SECONDS_BETWEEN_TRIES = 0.1
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PR_SET_PDEATHSIG = 1
@@ -53,6 +56,7 @@ class Child:
         self._received, self._messages = bytearray(), deque[tuple[str, Any]]()
         self._last_words, self._hopeless = "", False
         self._start_at = 0.0
+        self._mark = f"OFFBEAT_CHILD_{secrets.token_hex(8)}"
         self.boots = self.deaths_in_a_row = 0
 
     @property
@@ -81,7 +85,7 @@ class Child:
             pass_fds=(*inherited, *self._descriptors),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), self._mark: "1"},
         )
         theirs.close()
         job.close()
@@ -145,7 +149,7 @@ class Child:
     def kill(self) -> None:
         """Ends the process at once, and whatever it has started."""
         if self._process is not None:
-            self._kill_group()
+            self._kill_all()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_CLOSE)  # longer only where the kernel itself holds it
 
@@ -159,14 +163,31 @@ class Child:
 
     def _gone(self) -> None:
         assert self._socket is not None
-        self._kill_group()  # what it has started and left
+        self._kill_all()  # what it has started and left
         self._socket.close()
         self._process = self._socket = None
 
-    def _kill_group(self) -> None:
+    def _kill_all(self) -> None:
+        """Ends its process group, and on Linux what left that group: both inherit the mark in the environment."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for _ in range(MOST_GENERATIONS):
+            if not (left := _marked(self._mark)):
+                break
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _marked(name: str) -> list[int]:
+    """Every process that was started with this variable in its environment; none where there is no /proc."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended (a zombie has no environment left), or is somebody else's
+            if f"{name}=".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def _send(to: socket.socket, message: Any) -> None:

@@ -267,14 +267,17 @@ def _inline(
 
     def remake(row: int, old: Any) -> Any:
         env = make(row)
-        _check_alike(env, [old], number + row, source.name)
+        _check_new(env, [old], number + row, source.name)
+        _check_alike(env, spaces, number + row, source.name)
         return env
 
     number = common["first_env"]
     envs = [wrap(first, env_wrapper, source.name)]
+    spaces = envs[0].observation_space, envs[0].action_space  # as they were: an environment may reassign its own
     for row in range(1, num_envs):
         env = make(row)
-        _check_alike(env, envs, number + row, source.name)
+        _check_new(env, envs, number + row, source.name)
+        _check_alike(env, spaces, number + row, source.name)
         envs.append(env)
     seed = episode_seed(common["seed"], number, 0, common["purpose"])
     spec = complete_spec(read_spec(envs[0], source, keys), envs[0], seed, number)
@@ -282,16 +285,19 @@ def _inline(
     return InlineVector(envs, spec, limit=source.limit, containment=containment, **common)
 
 
-def _check_alike(env: Any, others: Sequence[Any], number: int, name: str) -> None:
+def _check_new(env: Any, others: Sequence[Any], number: int, name: str) -> None:
     if any(env.unwrapped is other.unwrapped for other in others):
         raise UsageError(
             f"env={name} returned the same environment twice, but environment {number} needs one of its own; make it "
             "inside the factory"
         )
-    if (env.observation_space, env.action_space) != (others[0].observation_space, others[0].action_space):
+
+
+def _check_alike(env: Any, spaces: tuple[Any, Any], number: int, name: str) -> None:
+    if (env.observation_space, env.action_space) != spaces:
         raise UsageError(
             f"environment {number} ({name}) has spaces {env.observation_space}, {env.action_space}, but one before it "
-            f"has {others[0].observation_space}, {others[0].action_space}; those of a run must be alike"
+            f"has {spaces[0]}, {spaces[1]}; those of a run must be alike"
         )
 
 
