@@ -174,6 +174,7 @@ def test_a_capacity_beyond_any_memory_is_refused() -> None:
         ({"envs": [0, -1]}, "environments are numbered"),
         ({"envs": [0, 1 << 24]}, "environments are numbered"),
         ({"reward": [1.0]}, "reward"),
+        ({"reward": ["1.0", "2.0"]}, "reward is .* take numbers"),
         ({"action": np.zeros((2, 5))}, "action"),
     ],
 )

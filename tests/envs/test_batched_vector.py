@@ -190,6 +190,7 @@ def boom(*values: Any) -> Any:
         (lambda o, r, t, *rest: (o, r, ["no"] * 3, *rest), r"terminated is .* and hold booleans"),
         (lambda o, *rest: (o[:, :1], *rest), r"at episodes \[0, 0, 0\] and steps \[2, 2, 2\]: .*shape \(3, 1\)"),
         (boom, r"step raised RuntimeError: no power"),
+        (lambda raw, reward, *rest: (raw, reward, *rest[:2], None), r"info is None, but it must be a dict"),
     ],
 )
 def test_faults_name_the_environment_where_it_is_known(change: Any, words: str) -> None:

@@ -95,6 +95,7 @@ def test_every_choice_is_tried_in_the_form_in_which_training_gives_it(space: Any
         (lambda env, raw, r, t, u, i: (raw, r, t, i), "error", "4 values, which is the old API"),
         (lambda env, raw, r, t, u, i: [raw], "error", "step returned [array"),
         (lambda env, raw, r, *rest: (raw, None, *rest), "error", "the reward is a NoneType"),
+        (lambda env, raw, r, *rest: (raw, "1.5", *rest), "error", "the reward is a str, not a number"),
         (lambda env, raw, r, *rest: (raw, 1e6, *rest), "note", "rewards reach 1e+06"),
         (lambda env, raw, r, *rest: (raw, 0.0, *rest), "note", "every reward of 30 random steps was 0"),
         (lambda env, raw, r, t, *rest: (raw, r, "no", *rest), "error", "terminated is 'no'"),

@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_come_together_are_one_request_and_a_later_one_ends_at_once(number: int) -> None:
     clock = Clock()
     with Stop(clock) as stop:
@@ -35,6 +35,17 @@ def test_signals_that_come_together_are_one_request_and_a_later_one_ends_at_once
         clock.now = 100.0 + 1.1 * GRACE_SECONDS
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
+
+
+def test_a_closed_terminal_does_not_stop_a_run_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Interrupting:

@@ -211,7 +211,7 @@ class Parent:
         occupy_standard()
         descriptor, self._job, pid = map(int, arguments[-3:])
         _end_with(pid)
-        _leave_to_parent(signal.SIGINT, signal.SIGTERM)
+        _leave_to_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._socket = socket.socket(fileno=descriptor)
 
     def receive(self) -> Any:
@@ -260,7 +260,8 @@ def _leave_to_parent(*numbers: int) -> None:
             os._exit(128 + number)
 
     for number in numbers:
-        signal.signal(number, heard)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup holds for what an environment starts, too
+            signal.signal(number, heard)
 
 
 def _end_with(parent: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from offbeat.envs.infos import row_of, success_of
 from offbeat.envs.reader import Reader, Unfit, copied, first_not_finite, is_finite, short
-from offbeat.envs.slot import LARGEST, fault, run
+from offbeat.envs.slot import LARGEST, check_info, fault, run
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault, UsageError
 from offbeat.masks import USUAL_KEY
@@ -75,6 +75,7 @@ class BatchedVector:
             raw, reward, terminated, truncated, infos = run(self, self._env.step, scaled)
         except Exception as error:
             raise self._fault_among_all(f"step raised {type(error).__name__}: {error}") from error
+        self._check_infos(infos)
         valid = ~self._resetting
         reward, terminated, truncated = self._outcome(reward, terminated, truncated, valid)
         ended = terminated | truncated
@@ -172,7 +173,14 @@ class BatchedVector:
             raw, infos = result
         except Exception as error:
             raise self._fault_among_all(f"reset raised {type(error).__name__}: {error}") from error
+        self._check_infos(infos)
         return raw, infos
+
+    def _check_infos(self, infos: Any) -> None:
+        try:
+            check_info(infos)
+        except Unfit as error:
+            raise self._fault_among_all(str(error)) from error
 
     def _read(self, raw: Any, infos: Any, needed: Array, over: Array) -> Observation:
         """A batch of observations; `needed` says which rows must have a privileged state or a mask in infos.

@@ -35,6 +35,9 @@ def fault(name: str, env: int, episode: int, seed: int | None, step: int | None,
 
 def as_reward(reward: Any) -> float:
     """A reward as a float that fits into float32; Unfit otherwise."""
+    plain = reward.item() if isinstance(reward, np.ndarray | np.generic) and reward.size == 1 else reward
+    if isinstance(plain, str | bytes | bytearray | memoryview):  # float() would read a number out of it
+        raise Unfit(f"the reward is a {type(reward).__name__}, not a number: {short(reward)}")
     try:
         number = float(reward) if np.ndim(reward) == 0 else None
     except OverflowError:
@@ -56,6 +59,12 @@ def as_flag(flag: Any, name: str) -> bool:
     if isinstance(flag, np.ndarray) and flag.shape == () and flag.dtype.kind == "b":
         return bool(flag)
     raise Unfit(f"{name} is {short(flag)}, but it must be True or False")
+
+
+def check_info(info: Any) -> None:
+    """Raises Unfit if info is not what Gymnasium says it is."""
+    if not isinstance(info, dict):
+        raise Unfit(f"info is {short(info)}, but it must be a dict, if an empty one")
 
 
 def method(env: Any, name: str) -> Callable[..., Any] | None:
@@ -137,6 +146,7 @@ class Slot:
             raise self.fault(f"reset returned {short(result)}, but it must return (observation, info)", None)
         self.gives_mask = isinstance(result[1], dict) and USUAL_KEY in result[1]
         try:
+            check_info(result[1])
             self._reader.read(*result, into, self.index)
             self._reader.read_mask(*result, into, self.index)
             self._reader.check_finite(into, self.index)
@@ -169,6 +179,8 @@ class Slot:
                 terminated = as_flag(terminated, "terminated")
             if truncated is not False and truncated is not True:
                 truncated = as_flag(truncated, "truncated")
+            if type(info) is not dict:
+                check_info(info)
             self._reader.read(raw, info, into, self.index)
             if into.mask is not None:
                 self._reader.read_mask(raw, info, into, self.index, terminated)

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM as a request to stop: the first is obeyed between two steps, a later one ends the run at once."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request to stop: the first is obeyed between two steps, a later one ends the run at
+once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,9 @@ from typing import Any
 
 GRACE_SECONDS = 1.0
 """Signals this soon after the first belong to it: a terminal and a wrapper (uv run, make) often both send one."""
+
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+SIGNALS = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 
 
 class Stop:
@@ -29,7 +34,9 @@ class Stop:
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
+                if number == HANGUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # nohup: the run goes on when its terminal is closed
                 self._before[number] = signal.signal(number, self._hear)
         return self
 
