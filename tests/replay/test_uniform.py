@@ -150,3 +150,18 @@ def test_an_n_step_chain_stops_before_a_row_that_is_not_committed() -> None:
 def test_what_cannot_be_sampled_is_refused(make, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_discounts_and_sums_have_the_precision_that_is_asked_for(n: int, shards: int) -> None:
+    held, gamma = [filled(50, 40, seed)[0] for seed in range(shards)], 0.99
+    for dtype in (np.float32, np.float64):
+        batch = Uniform(held, n_step=n, gamma=gamma, dtype=dtype).sample(np.random.default_rng(0), 100)
+        found = batch.discount[batch.discount > 0].astype(np.float64)
+        steps = np.round(np.log(found) / np.log(gamma))
+        np.testing.assert_allclose(found, gamma**steps, rtol=np.finfo(dtype).eps)
+        assert set(steps) == set(range(1, n + 1))
+        assert batch.discount.dtype == dtype
+        if n > 1:
+            assert batch.reward.dtype == dtype

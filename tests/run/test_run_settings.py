@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+import offbeat
 from offbeat.observe.jsonl import read
 from offbeat.policies.mlp import MLPPolicy
 from offbeat.run.callbacks import CheckpointEvent, ChunkEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints
 from short_runs import train
+from specs import vector_spec
 
 
 class Watching:
@@ -111,6 +113,14 @@ def test_acting_is_what_the_policy_computes_with(acting: str, tmp_path: Path, mo
     monkeypatch.setattr(MLPPolicy, "act", noted)
     train(tmp_path, acting=acting)
     assert set(acted) == {acting}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_gamma_has_the_precision_of_what_learns(precision: str) -> None:
+    agent = offbeat.Agent("sac", vector_spec(3, 1), gamma=0.99, precision=precision, hidden=(4,))
+    agent.observe(np.zeros(3), np.zeros(1), 1.0, np.zeros(3), False, False)
+    batch = agent.experience.sample(np.random.default_rng(0), 4)
+    assert set(batch.discount.tolist()) == {float(np.dtype(precision).type(0.99))}
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -257,7 +257,7 @@ class Learner:
         span = trace.cuda if self.device.type == "cuda" else trace
         names = vars(self.algorithm)
         halves = {name: _noted(names[name], name.removeprefix("update_"), span) for name in names if _is_half(name)}
-        self._algorithm_update = FunctionType(self.algorithm.update.__code__, names | halves)
+        self._algorithm_update = _with_names(self.algorithm.update, names | halves)
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -356,11 +356,18 @@ def _is_half(name: str) -> bool:
 
 
 def _noted(half: Callable[..., Any], name: str, span: Callable[[str], AbstractContextManager[None]]) -> Any:
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments: Any, **named: Any) -> Any:
         with span(name):
-            return half(*arguments)
+            return half(*arguments, **named)
 
     return noted
+
+
+def _with_names(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """The same function in all but what the names of its module mean."""
+    found = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
 
 
 def _acting_copy(tensor: Tensor) -> Array:

@@ -24,9 +24,12 @@ class Uniform:
     """Samples rows with replacement over everything that the shards hold, each shard in proportion to its rows.
 
     With n_step > 1 a transition spans up to n steps of its episode; at the write head it spans those that are there.
+    dtype: of what is computed from gamma, discounts and sums of rewards.
     """
 
-    def __init__(self, shards: Sequence[Shard], *, n_step: int = 1, gamma: float = 0.99) -> None:
+    def __init__(
+        self, shards: Sequence[Shard], *, n_step: int = 1, gamma: float = 0.99, dtype: type[np.floating] = np.float32
+    ) -> None:
         if not shards:
             raise ValueError("there is no shard to sample from; give at least one")
         if n_step < 1:
@@ -41,7 +44,7 @@ class Uniform:
         self.shards, self.n_step, self.gamma = tuple(shards), n_step, gamma
         self._links = {id(shard): Links(shard) for shard in shards} if n_step > 1 else {}
         self._has_mask = "mask" in dtypes
-        self._has_state, self._row, self._discount = "state" in dtypes, schema.row, np.float32(gamma)
+        self._has_state, self._row, self._discount = "state" in dtypes, schema.row, dtype(gamma)
 
     def __len__(self) -> int:
         return sum(shard.size for shard in self.shards)
@@ -83,7 +86,7 @@ class Uniform:
         ends = np.cumsum(sizes)
         which = np.searchsorted(ends, draw, side="right")
         rows = np.empty_like(draw)
-        first, reward = np.empty(len(draw), self._row), np.empty(len(draw), np.float32)
+        first, reward = np.empty(len(draw), self._row), np.empty(len(draw), self._discount.dtype)
         last, discount = first if self.n_step == 1 else np.empty_like(first), np.empty_like(reward)
         whole = np.dtype((np.void, self._row.itemsize))  # rows as they are: NumPy would assign them field by field
         for index, shard in enumerate(self.shards):
@@ -108,6 +111,7 @@ class Uniform:
         chain, cut = follow(links.successor, rows, self.n_step, committed)
         places = chain % shard.capacity
         reward, terminated, truncated = (shard.column(name)[places] for name in ("reward", "terminated", "truncated"))
+        reward = reward.astype(self._discount.dtype, copy=False)
         total, discount, last = n_step(reward, terminated, truncated | cut, self.gamma)
         return first, total, discount, shard.gather(chain[last, np.arange(len(rows))])
 

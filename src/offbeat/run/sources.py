@@ -104,13 +104,14 @@ class FromReplay:
         assert isinstance(config.learner, OffPolicy)
         run, self._batch_size = config.run, config.learner.batch_size
         self.learner, self._streams, self._slack = learner, streams, run.slack
-        self._dtype = np.float64 if run.precision == "float64" else np.float32
+        self._dtype: type[np.floating] = np.float64 if run.precision == "float64" else np.float32
         self.schema, self.random_steps = Schema.transitions(spec), run.random_steps
         self.pace = Pace(run.updates_per_step, run.warmup_steps)
         check_fits(f"batch_size={self._batch_size}", 2 * self._batch_size * self.schema.row.itemsize)
         shards = shards or [self._own_shard(run.capacity, run.total_steps)]
         self.shard, self.shards = shards[0], {str(shard.worker): shard for shard in shards}
-        self.replay = Uniform(shards, n_step=config.learner.n_step, gamma=config.learner.gamma)
+        own = config.learner
+        self.replay = Uniform(shards, n_step=own.n_step, gamma=own.gamma, dtype=self._dtype)
 
     def _own_shard(self, capacity: int, total_steps: int) -> Shard:
         check_ring(self.schema, capacity, total_steps)
