@@ -12,5 +12,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "queue": {"collectors": 1},
     "when_full": {"collectors": 1},
     "tau": {"target_every": 2},
+    "observation_clip": {"normalise_observations": True},
+    "target_noise_clip": {"target_noise": 0.3},
     "trace_cpu": {"trace": True},
 }

@@ -16,7 +16,8 @@ SPEC = vector_spec(5, 2)
 
 
 def make(spec: EnvSpec = SPEC, planned: int | None = None, precision: str = "float64", **settings: Any) -> Learner:
-    settings = {"hidden": (16, 16), "batch_size": 32, **settings}
+    layers = {} if "actor" in settings and "critic" in settings else {"hidden": (16, 16)}  # own networks have theirs
+    settings = {**layers, "batch_size": 32, **settings}
     rng = np.random.default_rng(1)
     return Learner("sac", SAC(**settings), spec, rng=rng, planned_updates=planned, precision=precision)
 

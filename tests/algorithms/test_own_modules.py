@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from offbeat import presets
 from offbeat.algorithms.configs import ALGORITHMS, SAC
 from offbeat.algorithms.torch.randomness import seeded
 from offbeat.errors import UsageError
 from offbeat.learn.torch import Learner
+from offbeat.settings import build, flatten, read, train_settings
 from offbeat.types import EnvSpec
 from small_learners import SPEC, batches, make, same, updated
 from specs import choice_spec
@@ -158,6 +160,42 @@ def test_layers_of_the_built_in_critics_are_refused_beside_an_own_one(algorithm:
     with pytest.raises(UsageError, match=f"{name}=.* a critic of your own has its own layers: leave {name} out"):
         ALGORITHMS[algorithm](critic=OwnCritic, **settings)
     ALGORITHMS[algorithm](**settings)
+
+
+OWN = {"actor": OwnActor, "critic": OwnCritic}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "company", "name", "value", "words"),
+    [
+        ("dqn", {"critic": OwnCritic}, "hidden", (8,), "networks of your own have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "activation", "tanh", "networks of your own have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "layer_norm", True, "networks of your own have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "dueling", True, "a critic of your own has its own heads"),
+        ("sac", OWN, "hidden", (8,), "networks of your own have their own layers"),
+        ("ppo", OWN, "hidden", (8,), "networks of your own have their own layers"),
+        ("sac", {}, "observation_clip", 5.0, "normalise_observations is off: .*or set normalise_observations"),
+        ("sac", {"temperature": "fixed"}, "temperature_learning_rate", 1e-2, "temperature is fixed: .*temperature lea"),
+        ("redq", {"temperature": "fixed"}, "temperature_schedule", "linear", "temperature is fixed: .*temperature lea"),
+        ("ddpg", {}, "target_noise_clip", 0.1, "target_noise is 0: leave target_noise_clip out, or set target_noise"),
+        ("td3", {"target_noise": 0.0}, "target_noise_clip", 0.1, "target_noise is 0"),
+        ("appo", {}, "tau", 0.5, "there is no target network: leave tau out, or set target_every"),
+    ],
+)
+def test_a_setting_without_effect_in_its_company_is_refused(
+    algorithm: str, company: dict[str, Any], name: str, value: Any, words: str
+) -> None:
+    given = {"env": "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1", **company}
+    with pytest.raises(UsageError, match=f"{name}=.* has no effect, because {words}"):
+        presets.assemble(algorithm, read(train_settings(algorithm), {**given, name: value}))
+    config = presets.assemble(algorithm, read(train_settings(algorithm), given))  # a preset does not stand in the way
+    assert build(algorithm, flatten(config)) == config, "what a run writes can be read again"
+
+
+@pytest.mark.parametrize("company", [{"actor": OwnActor}, {"critic": OwnCritic}])
+def test_hidden_has_an_effect_while_one_network_is_built_in(company: dict[str, Any]) -> None:
+    for algorithm in ("sac", "td3", "ppo"):
+        ALGORITHMS[algorithm](hidden=(8,), **company)
 
 
 def test_a_schedule_that_turns_bad_later_ends_in_words() -> None:

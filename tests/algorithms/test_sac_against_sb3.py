@@ -78,7 +78,8 @@ def test_ten_updates_equal_stable_baselines3(
     temperature: Learned | Fixed, target_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, rng = vector_spec(5, 2), np.random.default_rng(0)
-    rates = {f"{group}_learning_rate": RATE for group in ("actor", "critic", "temperature")}
+    groups = ("actor", "critic", "temperature") if isinstance(temperature, Learned) else ("actor", "critic")
+    rates = {f"{group}_learning_rate": RATE for group in groups}
     config = SAC(hidden=(16, 16), batch_size=BATCH, temperature=temperature, target_every=target_every, **rates)
     learner = Learner("sac", config, spec, rng=np.random.default_rng(1), precision="float64")
     model = _their_model(config)

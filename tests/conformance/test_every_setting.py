@@ -165,7 +165,9 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
         agent = offbeat.Agent(algorithm, spec, **{**ROLLOUTS, **settings})
         _learn_from_rollouts(agent)
     else:
-        agent = offbeat.Agent(algorithm, spec, **{**SMALL, **settings})
+        own = {"hidden"} if algorithm == "dqn" and "critic" in settings else set()  # an own network has its own layers
+        small = {name: value for name, value in SMALL.items() if name not in own}
+        agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
         agent.add(_rows(spec))
         agent.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))

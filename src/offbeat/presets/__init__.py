@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from offbeat import settings
-from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs import Config, IdleSetting, Run
 from offbeat.coercion import Spell, shown
 from offbeat.errors import UsageError
 from offbeat.yamltext import parse_yaml
@@ -67,7 +67,13 @@ def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> 
     given = {key: value for layer in layers for key, value in layer.items()}
     name, preset = pick(algorithm, given, spell)
     short = _for_short_runs(algorithm, preset, preset | given)
-    return settings.assemble(algorithm, preset, short, *layers, {"preset": name}, spell=spell)
+    while True:
+        try:
+            return settings.assemble(algorithm, preset, short, *layers, {"preset": name}, spell=spell)
+        except IdleSetting as idle:
+            if idle.name in given or idle.name not in preset:
+                raise
+            del preset[idle.name]  # what is given leaves it without effect
 
 
 SHARE_BEFORE_LEARNING = 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from offbeat.algorithms.configs.idle import IdleSetting
 from offbeat.algorithms.configs.learning import SCHEDULES, Activation, Learning, Reference
 from offbeat.algorithms.configs.off_policy import (
     DDPG,
@@ -45,6 +46,7 @@ __all__ = [
     "Fixed",
     "FixedRate",
     "Gaussian",
+    "IdleSetting",
     "Learned",
     "Learning",
     "OffPolicy",

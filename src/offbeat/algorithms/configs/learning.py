@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from offbeat.algorithms.configs.idle import refuse_idle
 from offbeat.errors import UsageError
 from offbeat.ranges import check_ranges, setting
 
@@ -49,15 +50,7 @@ class Learning:
         for each in dataclasses.fields(self):
             if each.name == "schedule" or each.name.endswith("_schedule"):
                 _check_schedule(each.name, getattr(self, each.name))
-            of_built_in = each.name in _OF_BUILT_IN_CRITICS and getattr(self, "critic", None) is not None
-            if of_built_in and getattr(self, each.name) != each.default:
-                raise UsageError(
-                    f"{each.name}={getattr(self, each.name)} is of the built-in critics, and a critic of your own has "
-                    f"its own layers: leave {each.name} out"
-                )
-
-
-_OF_BUILT_IN_CRITICS = ("critic_hidden", "critic_layer_norm", "critic_dropout")
+        refuse_idle(self)
 
 
 def _check_schedule(name: str, schedule: Reference) -> None:

@@ -198,8 +198,3 @@ class DQN(OffPolicy):
         None, "Your own network: module:callable (spec) -> nn.Module, observations (B, O) -> values (B, actions)."
     )
     exploration: EpsilonGreedy | None = setting(EpsilonGreedy(), "Random actions now and then.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dueling and self.critic is not None:
-            raise UsageError("dueling=True goes with the built-in network; a critic of your own has its own heads")

@@ -120,8 +120,3 @@ class APPO(PPO):
         "block", "What a collector does with a full queue: wait, or write over the oldest rollout.", needs="collectors"
     )
     sample_reuse: int = setting(1, "Turns that a rollout may have; further ones while no newer waits.", at_least=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.target_every is None and self.tau != 1.0:
-            raise UsageError(f"tau={self.tau} is about a target network, and there is none: set target_every, too")
