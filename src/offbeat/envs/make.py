@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from offbeat.envs.batched import BatchedVector, autoreset_mode
+from offbeat.envs.chatter import without_chatter
 from offbeat.envs.contain import Containment
 from offbeat.envs.inline import InlineVector
 from offbeat.envs.reader import short
@@ -203,9 +204,10 @@ def _registered(name: str, kwargs: dict[str, Any], max_episode_steps: int | None
     def make(render_mode: str | None) -> Any:
         arguments = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
         # -1 leaves out Gymnasium's TimeLimit: the count of steps is ours, so that a resumed episode keeps it.
-        made = _call(
-            lambda: gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments), name, kwargs
-        )
+        with without_chatter(registered.entry_point):
+            made = _call(
+                lambda: gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments), name, kwargs
+            )
         if made.unwrapped.spec is not None:
             # Wrappers that ask for the limit (TimeAwareObservation) still find it.
             made.unwrapped.spec.max_episode_steps = limit

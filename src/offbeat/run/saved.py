@@ -52,6 +52,7 @@ class SavedPolicy:
         on_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if options.get("render_mode") == "rgb_array" and sys.platform.startswith("linux") and not on_screen:
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own choice needs a display
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would look for one, and complain
         vector = self._environments.evaluation(episodes, self._seed, **options)
         try:
             check_same(self._notes, self._config.algorithm, vector.spec)
