@@ -40,6 +40,11 @@ def test_an_environment_of_ones_own_is_trained_on(tmp_path: Path) -> None:
     assert re.search(r"mean return -\d+\.\d\d, mean length \d+", done.stdout)
 
 
+def test_a_game_with_forbidden_moves_is_learned_without_one(tmp_path: Path) -> None:
+    done = example("masks.py", tmp_path, "--steps", "300")
+    assert re.search(r"^won \d+ of 100 games, without a forbidden move$", done.stdout, re.MULTILINE)
+
+
 def test_a_loop_of_ones_own_saves_and_loads(tmp_path: Path) -> None:
     done = example("own_loop.py", tmp_path, "--steps", "420")
     assert "episode 2: -" in done.stdout

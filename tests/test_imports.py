@@ -16,7 +16,7 @@ BACKENDS = {"torch", "jax"}
 
 # Everybody may import these; they import one another only.
 BASE = {
-    *("types", "masks", "errors", "foreign_names", "memory", "descriptors"),
+    *("types", "layout", "masks", "errors", "foreign_names", "memory", "descriptors"),
     *("ranges", "streams", "references", "durable", "trace"),
 }
 

@@ -14,8 +14,8 @@ from offbeat.envs.slot import saves_itself
 from offbeat.envs.spaces import action_problems, observation_problems, read_observation_space
 from offbeat.envs.trial import Trial, walk
 from offbeat.errors import OffbeatError
+from offbeat.layout import Leaf
 from offbeat.references import resolve
-from offbeat.types import Leaf
 
 Severity = Literal["error", "warning", "note"]
 LARGE_ACTION, LARGE_REWARD = 1e3, 1e3

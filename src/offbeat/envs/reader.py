@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.layout import Layout, Leaf
 from offbeat.masks import BadMask, as_mask
-from offbeat.types import Array, EnvSpec, Layout, Leaf, Observation
+from offbeat.types import Array, EnvSpec, Observation
 
 
 class Unfit(ValueError):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offbeat.errors import SpaceError
-from offbeat.types import Array, EnvSpec, Layout, Leaf
+from offbeat.layout import Layout, Leaf
+from offbeat.types import Array, EnvSpec
 
 Path = tuple[str | int, ...]
 

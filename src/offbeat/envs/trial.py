@@ -17,8 +17,9 @@ from offbeat.envs.spaces import (
     read_action_space,
     read_observation_space,
 )
+from offbeat.layout import Layout, Leaf
 from offbeat.masks import USUAL_KEY, BadMask, as_mask
-from offbeat.types import Array, Layout, Leaf
+from offbeat.types import Array
 
 Note = tuple[Any, str, str]
 """Severity, what, remedy."""

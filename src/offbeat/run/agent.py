@@ -22,7 +22,7 @@ from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.environments import spec_of
-from offbeat.run.observed import flags, shaped
+from offbeat.run.observed import check, flags, shaped
 from offbeat.run.same import check_same
 from offbeat.run.snapshot import under
 from offbeat.run.sources import ENDLESS, FromReplay, FromRollouts, Source, make_source
@@ -198,7 +198,7 @@ class Agent:
         following = self._mask("next_mask", next_mask, next_obs, count, terminated)
         if allowed is not None and following is not None:
             columns["mask"], columns["next_mask"] = allowed, following
-        self._check(columns)
+        check(columns, self.spec)
         if isinstance(self.source, FromRollouts):
             columns |= self._as_acted(columns, envs, self.source)
         self._count(envs, terminated | truncated)
@@ -238,27 +238,6 @@ class Agent:
             raise UsageError("observe: mask is not the one that act was given; pass the same to both")
         self._acted = None
         return {"action": drawn, **extras}
-
-    def _check(self, columns: Mapping[str, Array]) -> None:
-        for name in ("action", "reward", "state", "next_state"):
-            if name in columns and not np.isfinite(columns[name]).all():
-                raise UsageError(f"observe: {name} holds {columns[name].tolist()}, which is not finite")
-        if not self._allowed(columns["action"]):
-            raise UsageError(
-                "observe: an action is outside the "
-                f"environment's bounds, {self.spec.action_low} to {self.spec.action_high}; pass what it was given"
-            )
-
-        if "mask" in columns and not masks.permits(columns["mask"], columns["action"], self.spec.counts):
-            raise UsageError(
-                f"observe: the mask forbids an action of {columns['action'].tolist()}; pass the mask of obs, and the "
-                "action that was taken under it"
-            )
-
-    def _allowed(self, action: Array) -> bool:
-        if not (choices := self.spec.counts):
-            return bool((np.abs(action) <= 1.0 + 1e-5).all())
-        return bool(((action >= 0) & (action < choices) & (action == np.floor(action))).all())
 
     def update(self, count: int | None = None) -> Metrics:
         """Makes `count` updates, or as many as are due: by `updates_per_step` and `warmup_steps`, or when a rollout is
