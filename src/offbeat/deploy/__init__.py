@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from offbeat import durable, masks
+from offbeat.deploy.document import DOCUMENT, WEIGHTS, encode, read
 from offbeat.errors import CheckpointError
 from offbeat.policies import make_policy
 from offbeat.references import resolve
 from offbeat.types import Array, EnvSpec
 from offbeat.weights.publication import Publication
 
-FORMAT = 1
 Reference = str | Callable[..., Any]
 
 
@@ -30,17 +29,15 @@ def export_policy(
     aside, old = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("new", "old"))
     durable.remove(aside)
     aside.mkdir(parents=True)
-    document = {
-        "format": FORMAT,
+    content = {
         "policy": dict(description),
         "spec": spec.to_json(),
         "version": publication.version,
-        "checksum": publication.checksum,
         "notes": dict(notes),
     }
-    weights = {name: np.array(array, order="C") for name, array in publication.weights.items()}
-    durable.write_file(aside / "weights.safetensors", save(weights))
-    durable.write_file(aside / "policy.json", json.dumps(document, indent=2).encode())
+    weights = save({name: np.array(array, order="C") for name, array in publication.weights.items()})
+    durable.write_file(aside / WEIGHTS, weights)
+    durable.write_file(aside / DOCUMENT, encode(content, weights))
     if os.path.lexists(directory):
         durable.remove(old)
         directory.rename(old)
@@ -57,7 +54,10 @@ class LoadedPolicy:
         # A file may name the actor's code, but nothing that a file names is imported here.
         own = None if actor is None else resolve(actor, "actor")
         self._policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own)
-        self._policy.load(publication.weights)
+        try:
+            self._policy.load(publication.weights)
+        except RuntimeError as error:  # torch's word for arrays that a module of the user's does not have
+            raise CheckpointError(f"the weights do not fit the module that actor= makes: {error}") from error
         self._rng = np.random.default_rng()
 
     def act(
@@ -82,23 +82,9 @@ def load_policy(path: str | Path, *, actor: Reference | None = None, acting: str
     """The policy of a run's directory, or of an exported policy's own. actor: what made your own module, if you did."""
     directory = Path(path)
     for candidate in (directory / "policy", directory / "policy.old", directory):
-        if (candidate / "policy.json").exists():
+        if (candidate / DOCUMENT).exists():
             break
     else:
         raise CheckpointError(f"{directory} holds no policy.json and no policy/ directory: is it a run that has begun?")
-    try:
-        document = json.loads((candidate / "policy.json").read_text())
-        if document["format"] != FORMAT:
-            raise CheckpointError(f"{candidate} has format {document['format']}; this version reads {FORMAT}")
-        from safetensors.numpy import load
-
-        weights = load((candidate / "weights.safetensors").read_bytes())
-        publication = Publication(int(document["version"]), weights)
-        intact = publication.checksum == document["checksum"]
-    except CheckpointError:
-        raise
-    except Exception as error:  # whatever a damaged file makes the parsers raise becomes one typed error
-        raise CheckpointError(f"{candidate} is damaged: {error}; export the policy again") from error
-    if not intact:
-        raise CheckpointError(f"{candidate}: weights.safetensors is not the file that policy.json was written for")
-    return LoadedPolicy(document, publication, actor, acting)
+    document, weights = read(candidate)
+    return LoadedPolicy(document, Publication(document["version"], weights), actor, acting)

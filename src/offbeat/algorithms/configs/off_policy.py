@@ -96,7 +96,7 @@ class OffPolicy(Learning):
     tau: float = setting(0.005, "Share of the network that its target takes over per move.", above=0, at_most=1)
     target_every: int = setting(1, "The target moves every this many updates.", at_least=1)
     batch_size: int = setting(256, "Transitions per update.", at_least=1)
-    n_step: int = setting(1, "Steps of reward before the critic takes over.", at_least=1)
+    n_step: int = setting(1, "Steps of reward before the critic takes over.", at_least=1, at_most=1024)
 
 
 @dataclass(frozen=True)
