@@ -13,6 +13,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "when_full": {"collectors": 1},
     "tau": {"target_every": 2},
     "observation_clip": {"normalise_observations": True},
+    "entropy_schedule": {"entropy_coefficient": 0.1},
     "target_noise_clip": {"target_noise": 0.3},
     "trace_cpu": {"trace": True},
 }

@@ -60,7 +60,7 @@ def test_the_adaptive_rate_leads_from_far_off_to_the_divergence_that_is_desired(
         for seed in range(30):
             learner.drain()
             turn(learner, rollout(learner, seed=seed, steps=30))
-        settled.append(learner.drain()["kl"])
+        settled.append(learner.drain()["approx_kl"])
     assert max(settled) < 0.012
     assert min(settled) > 0.0007
 
@@ -116,6 +116,66 @@ def test_schedule_and_adaptive_rate_multiply() -> None:
     appo.adapted(learner.state, CONTROL, 1e-3, kl=0.5)
     learner.share_done = 0.5
     assert learner.rates() == {"learning": pytest.approx(1e-3 / 1.5 / 2)}
+
+
+def _used(learner: Any, monkeypatch: pytest.MonkeyPatch, seed: int = 5) -> list[Any]:
+    """The settings that each update of a turn is made with."""
+    used, update = [], learner._algorithm_update
+
+    def watched(state: Any, config: Any, *others: Any) -> Any:
+        used.append(config)
+        return update(state, config, *others)
+
+    monkeypatch.setattr(learner, "_algorithm_update", watched)
+    turn(learner, rollout(learner), seed=seed)
+    monkeypatch.setattr(learner, "_algorithm_update", update)
+    return used
+
+
+def test_clip_and_entropy_follow_schedules_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules: dict[str, Any] = {"clip_schedule": "linear", "entropy_schedule": lambda progress: 0.5 * (1 - progress)}
+    learner = make(clip=0.2, entropy_coefficient=0.1, **schedules)
+    for share in (0.0, 0.25, 0.75):
+        learner.share_done = share
+        used = _used(learner, monkeypatch)
+        assert [each.clip for each in used] == pytest.approx([0.2 * (1 - share)] * 8)
+        assert [each.entropy_coefficient for each in used] == pytest.approx([0.05 * (1 - share)] * 8)
+    with pytest.raises(UsageError, match="entropy_schedule='linear' has no effect, because entropy_coefficient is 0"):
+        make(entropy_schedule="linear")
+
+
+def test_a_turn_ends_where_the_policy_has_gone_further_than_target_kl_allows() -> None:
+    free = make(learning_rate=1e-2, epochs=5)
+    experience = rollout(free)
+    assert turn(free, experience) == 20
+    metrics = free.drain()
+    assert "kl_stops" not in metrics
+    held = make(learning_rate=1e-2, epochs=5, target_kl=metrics["approx_kl"] / 3)
+    made = turn(held, experience)
+    assert 0 < made < 20
+    assert held.updates == made
+    assert held.drain()["kl_stops"] == 1.0
+    loose = make(learning_rate=1e-2, epochs=5, target_kl=1e3)
+    assert turn(loose, experience) == 20
+    assert loose.drain()["kl_stops"] == 0.0
+
+
+def test_the_update_that_finds_the_policy_too_far_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Stable-Baselines3: more than 1.5 times target_kl ends the turn before the step."""
+    found = iter([9.0, 0.014, 0.0151])  # the first is that of the reference itself, and tells nothing
+    monkeypatch.setattr(appo, "divergence", lambda *_: torch.tensor(next(found)))
+    learner = make(epochs=2, minibatches=4, target_kl=0.01)
+    assert turn(learner, rollout(learner)) == learner.updates == 2
+    assert learner.drain()["approx_kl"] == pytest.approx((9.0 + 0.014 + 0.0151) / 3, rel=1e-6)
+
+
+def test_explained_variance_is_that_of_the_values_before_the_turn() -> None:
+    learner = moved(make())
+    experience = rollout(learner, steps=30)
+    whole = prepared(learner, experience)
+    turn(learner, experience)
+    wanted = 1 - np.var((whole.target - whole.value).numpy()) / np.var(whole.target.numpy())
+    assert learner.drain()["explained_variance"] == pytest.approx(wanted, rel=1e-9)
 
 
 # The target network

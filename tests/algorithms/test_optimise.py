@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.algorithms.torch.optimise import OPTIMISERS, apply, apply_jointly
+import offbeat
+from offbeat.algorithms.configs import PPO
+from offbeat.algorithms.torch.optimise import OPTIMISERS, Adam, apply, apply_jointly
+from offbeat.errors import UsageError
 from small_rollouts import make, rollout, turn
+from specs import choice_spec, vector_spec
 
 THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr=lr),
@@ -72,3 +76,25 @@ def test_one_gradient_is_clipped_by_its_own_norm() -> None:
     flat, gradient = torch.zeros(2, dtype=torch.float64), torch.tensor([3.0, 4.0], dtype=torch.float64)
     apply(flat, gradient, OPTIMISERS["sgd"](flat), 1.0, max_norm=2.5)
     torch.testing.assert_close(flat, -gradient / 2, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("algorithm", "usual"), [("sac", 1e-8), ("td3", 1e-8), ("dqn", 1e-8), ("ppo", 1e-5)])
+def test_adam_epsilon_reaches_every_adam_and_has_the_usual_default_of_each_algorithm(
+    algorithm: str, usual: float
+) -> None:
+    spec = choice_spec() if algorithm == "dqn" else vector_spec()
+    for settings, wanted in (({}, usual), ({"adam_epsilon": 1e-3}, 1e-3)):
+        state = offbeat.Agent(algorithm, spec, hidden=(4,), **settings).learner.state
+        found = [each.epsilon for each in vars(state).values() if isinstance(each, Adam)]
+        assert found == [wanted] * len(found) != []
+
+
+def test_adam_steps_by_its_epsilon() -> None:
+    flat, gradient = torch.zeros(2, dtype=torch.float64), torch.tensor([1e-3, 1e-3], dtype=torch.float64)
+    Adam(flat, 1e-3).step(flat, gradient, 1.0)
+    torch.testing.assert_close(flat, torch.full_like(flat, -0.5), rtol=1e-9, atol=0)
+
+
+def test_an_epsilon_of_adam_is_refused_where_another_optimiser_learns() -> None:
+    with pytest.raises(UsageError, match=r"adam_epsilon=0\.001 has no effect, because optimiser is neither adam nor"):
+        PPO(adam_epsilon=1e-3, optimiser="sgd")

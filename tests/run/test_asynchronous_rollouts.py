@@ -93,6 +93,31 @@ def test_ppo_learns_from_one_rollout_of_each_collector_at_a_time_and_never_from_
     assert summary(result.path)["updates"] == 4 * len(seen.rows)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "collectors", "ends"), [("ppo", 0, 192), ("ppo", 2, 192), ("appo", 0, 192), ("appo", 2, 160)]
+)
+def test_the_last_rollout_is_finished_and_learned_from(
+    algorithm: str, collectors: int, ends: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"total_steps": 150, "num_envs": 4, "collectors": collectors, "quiet": False}
+    run = train(tmp_path, "run", algorithm, **settings)
+    assert f"150 steps ({ends}, to finish the last rollout)" in " ".join(capsys.readouterr().out.split())
+    found = summary(run.path)
+    rollout = 32 if collectors and algorithm == "appo" else 64
+    assert (found["status"], found["env_steps"]) == ("finished", ends)
+    assert found["updates"] == 4 * ends // rollout
+
+
+def test_a_run_that_ended_with_a_whole_rollout_goes_on_to_a_larger_total(tmp_path: Path) -> None:
+    run = train(tmp_path, "run", "ppo", total_steps=150, num_envs=4)
+    offbeat.resume(run.path, total_steps=200, quiet=True)
+    assert summary(run.path)["env_steps"] == 256
+    whole = train(tmp_path, "whole", "ppo", total_steps=200, num_envs=4)
+    mine, theirs = learned(run.path), learned(whole.path)
+    for name in mine.keys() - {"learner/share_done"}:
+        np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
 def test_rollouts_are_whole_and_go_on_where_the_one_before_them_ended(tmp_path: Path) -> None:
     seen = Chunks()
     train(tmp_path, "run", total_steps=2_000, num_envs=4, collectors=2, callbacks=[seen])

@@ -55,7 +55,8 @@ def test_a_turn_is_due_when_a_rollout_is_complete_and_not_before(algorithm: str)
         assert agent.learner.updates == (rollout + 1) * TURN
         assert len(agent.source) == 0
     assert agent.source.planned(agent.steps) == agent.learner.updates
-    assert agent.source.planned(agent.steps - 1) == 2 * TURN
+    assert agent.source.planned(agent.steps - 1) == agent.source.planned(agent.steps)
+    assert agent.source.planned(agent.steps + 1) == 4 * TURN
     assert agent.source.ratio(agent.steps, agent.learner.updates) == pytest.approx(TURN / 10)
 
 
@@ -101,7 +102,7 @@ def test_during_a_turn_observations_are_normalised_as_they_were_for_who_acted(al
             step(agent, rng)
             assert float(agent.learner.observations.count) == 10 * len(counts)
         agent.learn(TURN)
-    assert counts == [0, 10, 20]
+    assert counts == [10, 10, 20]  # the first is normalised by itself: there was nothing before it
     assert float(agent.learner.observations.count) == 30
 
 
@@ -163,7 +164,7 @@ def test_schedules_run_over_the_steps_that_were_taken(monkeypatch: pytest.Monkey
             step(agent, rng)
         agent.learn(TURN)
         rates.append(agent.learner.rates()["learning"])
-    assert rates == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0.0])
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
 
 
 def test_a_schedule_over_a_loop_without_an_end_is_refused() -> None:
@@ -195,3 +196,39 @@ def test_what_was_saved_at_any_moment_goes_on_as_if_nothing_had_been(algorithm: 
             step(agent, rng)
     for name, array in first.snapshot().arrays.items():
         np.testing.assert_array_equal(array, second.snapshot().arrays[name], err_msg=name)
+
+
+@algorithms
+@pytest.mark.parametrize("total", [25, 30])
+def test_a_run_ends_with_the_rollout_that_holds_its_last_step(algorithm: str, total: int) -> None:
+    source = make(algorithm, total_steps=total).source
+    assert source.whole(total) == 30
+    assert source.planned(total) == 3 * TURN
+    beside = make(algorithm, num_envs=5, collectors=2, total_steps=total).source
+    assert beside.whole(total) == {"ppo": 25 if total == 25 else 50, "appo": 30}[algorithm]  # shares of 3 and 2
+
+
+def test_a_rollout_that_is_begun_is_unfinished_until_it_is_whole() -> None:
+    agent, rng = make(), np.random.default_rng(0)
+    assert not agent.source.unfinished
+    for number in range(5):
+        step(agent, rng)
+        assert agent.source.unfinished == (number < 4)
+
+
+@algorithms
+def test_the_first_rollout_is_learned_from_by_statistics_of_its_own(algorithm: str) -> None:
+    agent, rng = make(algorithm, normalise_observations=True), np.random.default_rng(0)
+    for _ in range(5):
+        step(agent, rng, obs=rng.normal(500.0, 20.0, (2, 3)).astype(np.float32))
+    seen, turn = [], agent.learner.turn
+
+    def watched(rollout: Any, *others: Any) -> int:
+        seen.append(agent.learner._steps(rollout).obs.numpy())
+        return turn(rollout, *others)
+
+    agent.learner.turn = watched
+    agent.learn(TURN)
+    np.testing.assert_allclose(seen[0].mean((0, 1)), 0.0, atol=1e-3)
+    np.testing.assert_allclose(seen[0].std((0, 1)), 1.0, atol=1e-3)
+    assert float(agent.learner.observations.count) == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import PPO
-from offbeat.algorithms.torch.appo import Steps
+from offbeat.algorithms.torch.appo import Prepared, Steps
 from offbeat.learn.torch import Learner
 from offbeat.types import Array, Chunk
 
@@ -41,11 +42,16 @@ class RolloutLearner(Learner):
     """A learner whose updates come in turns, each with one rollout.
 
     Statistics of observations take a rollout in when its first turn is over: during it, the observations are normalised
-    as they were for who acted, as far as these weights are still those that acted. share_done: of the run's steps.
+    as they were for who acted, as far as these weights are still those that acted. The very first rollout is taken in
+    before its turn, because there are no statistics yet. share_done: of the run's steps, before this turn.
     """
 
     config: PPO
     share_done = 0.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._clip, self._entropy = self._schedule("clip_schedule"), self._schedule("entropy_schedule")
 
     def progress(self) -> float:
         return min(1.0, self.share_done)
@@ -60,21 +66,44 @@ class RolloutLearner(Learner):
             return self._turn(rollout, rng, count)
 
     def _turn(self, rollout: Experience, rng: np.random.Generator, count: int) -> int:
-        config, made = self.config, 0
         with self._own_randomness():
-            rows = self.algorithm.prepare(self.state, config, self.spec, self._steps(rollout))
-            (rate,) = self.rates().values()
-            parts = min(config.minibatches, len(rows))
-            for _ in range(config.epochs if parts else 0):  # there may be calls that gave no row alone
-                order = torch.from_numpy(rng.permutation(len(rows))).to(self.device)
-                for batch in rows.minibatches(order, parts):
-                    if made == count:
-                        return made
-                    moved = made > 0 or self.state.target is not None
-                    metrics, rate = self._algorithm_update(self.state, config, self.spec, batch, rate, moved)
-                    self._note(metrics)
-                    made += 1
+            rows = self.algorithm.prepare(self.state, self.config, self.spec, self._steps(rollout))
+            if not len(rows):  # there may be calls that gave no row alone
+                return 0
+            made, stopped = self._epochs(rows, rng, count)
+        self._note({"explained_variance": rows.explained_variance()})
+        if self.config.target_kl is not None:
+            self._note({"kl_stops": self._tensor(np.asarray(float(stopped)))})
         return made
+
+    def _epochs(self, rows: Prepared, rng: np.random.Generator, count: int) -> tuple[int, bool]:
+        """Up to `count` updates with the rows: how many were made, and whether `target_kl` ended the turn."""
+        config, made, (rate,) = self._scheduled(), 0, self.rates().values()
+        for _ in range(config.epochs):
+            order = torch.from_numpy(rng.permutation(len(rows))).to(self.device)
+            for batch in rows.minibatches(order, min(config.minibatches, len(rows))):
+                if made == count:
+                    return made, False
+                moved = made > 0 or self.state.target is not None
+                metrics, following = self._algorithm_update(self.state, config, self.spec, batch, rate, moved)
+                self._note(metrics)
+                if following is None:
+                    return made, True
+                rate, made = following, made + 1
+        return made, False
+
+    def _scheduled(self) -> PPO:
+        """The settings of this turn, with what follows a schedule as it is now."""
+        config, progress = self.config, self.progress()
+        if config.clip_schedule == config.entropy_schedule == "constant":
+            return config
+        return dataclasses.replace(
+            config,
+            clip=config.clip * self._clip(progress),
+            entropy_coefficient=config.entropy_coefficient * self._entropy(progress),
+            clip_schedule="constant",
+            entropy_schedule="constant",
+        )
 
     def observe_rewards_of(self, rollout: Experience) -> None:
         """Takes statistics of rewards, step after step."""

@@ -132,12 +132,11 @@ class Learner:
 
     def check_schedules(self) -> None:
         """Refuses a schedule over a run that has no end."""
-        for prefix in self.algorithm.GROUPS.values():
-            schedule = getattr(self.config, f"{prefix}schedule")
+        names = [each.name for each in dataclasses.fields(self.config)]
+        for name in (name for name in names if name == "schedule" or name.endswith("_schedule")):
+            schedule = getattr(self.config, name)
             if schedule != "constant" and self.planned_updates is None:
-                raise UsageError(
-                    f"{prefix}schedule={schedule!r} runs over a run: say how long with total_steps or total_updates"
-                )
+                raise UsageError(f"{name}={schedule!r} runs over a run: say how long with total_steps or total_updates")
 
     @property
     def updates(self) -> int:

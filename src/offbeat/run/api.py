@@ -195,7 +195,7 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
     """Trains in a directory that this process has locked, from its checkpoint if one is named. told: first lines."""
     config, run = parts.agent.config, parts.agent.config.run
     with (
-        Console(directory.path, run.total_steps, run.total_updates, run.quiet) as console,
+        Console(directory.path, parts.agent.source.whole(run.total_steps), run.total_updates, run.quiet) as console,
         closing(parts.runner(directory, console, stop)) as runner,
     ):
         console.start([*_introduction(config, parts, directory), *told])
@@ -228,9 +228,12 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
 
 def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list[str]:
     run, count = config.run, parts.collector.num_envs
+    steps, whole = f"{run.total_steps:,} steps", parts.agent.source.whole(run.total_steps)
+    if whole != run.total_steps:
+        steps += f" ({whole:,}, to finish the last rollout)"
     threads = f"{torch.get_num_threads()} thread(s)" if not run.collectors else f"threads: {budget(run)}"
     return [
-        f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {run.total_steps:,} steps, "
+        f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {steps}, "
         f"seed {run.seed}, {parts.agent.learner.device}, {threads}",
         f"files: {directory.path}",
     ]

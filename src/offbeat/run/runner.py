@@ -142,7 +142,7 @@ class Runner:
     def _at_end(self) -> bool:
         progress = self.progress
         by_updates = progress.total_updates is not None and progress.updates >= progress.total_updates
-        by_steps = progress.step >= progress.total_steps and not self._due()
+        by_steps = progress.step >= progress.total_steps and not self.agent.source.unfinished and not self._due()
         return self.stop() or by_updates or by_steps or self.stop_reason is not None
 
     def _tell(self, event: Callable[..., Any], *details: Any) -> None:

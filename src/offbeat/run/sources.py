@@ -51,7 +51,16 @@ class Source(Protocol):
         ...
 
     def planned(self, steps: int) -> int:
-        """Updates that so many steps will make due."""
+        """Updates that a run of so many steps makes; none where it is too short to learn from."""
+        ...
+
+    def whole(self, steps: int) -> int:
+        """Steps at which a run of so many ends: what has been begun is finished."""
+        ...
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something has been begun that can be learned from only when it is whole."""
         ...
 
     def why_none(self) -> str:
@@ -136,6 +145,13 @@ class FromReplay:
 
     def planned(self, steps: int) -> int:
         return self.pace.planned(steps)
+
+    def whole(self, steps: int) -> int:
+        return steps
+
+    @property
+    def unfinished(self) -> bool:
+        return False
 
     def why_none(self) -> str:
         ratio, warmup = self.pace.updates_per_step, self.pace.warmup_steps
@@ -265,7 +281,19 @@ class FromRollouts:
         return 0 if self._held is None else self.at_once
 
     def planned(self, steps: int) -> int:
-        return steps // (self._config.rollout_steps * self._at_once_envs) * self.at_once * self._reuse
+        return 0 if steps < self._size else self.whole(steps) // self._size * self.at_once * self._reuse
+
+    def whole(self, steps: int) -> int:
+        return -(-steps // self._size) * self._size
+
+    @property
+    def unfinished(self) -> bool:
+        return self._queue is not None and self._queue.filling
+
+    @property
+    def _size(self) -> int:
+        """Steps that make a rollout."""
+        return self._config.rollout_steps * self._at_once_envs
 
     @property
     def _at_once_envs(self) -> int:
@@ -275,8 +303,7 @@ class FromRollouts:
 
     def why_none(self) -> str:
         size = f"rollout_steps={self._config.rollout_steps} of {self._at_once_envs} environment(s)"
-        least = self._config.rollout_steps * self._at_once_envs
-        return f"does not make one rollout, {size}: use total_steps >= {least}, or fewer rollout_steps"
+        return f"does not make one rollout, {size}: use total_steps >= {self._size}, or fewer rollout_steps"
 
     def ahead(self, updates: int) -> int:
         return 1 << 62
@@ -288,18 +315,25 @@ class FromRollouts:
         held = self._held
         if count == 0 or held is None:
             return 0
-        self.learner.share_done = self._share_done()
+        self.learner.share_done = self._share_done(held)
+        # Without any statistics observations would be learned from as they are: the very first rollout gives its own.
+        seen = self.learner.observations
+        first = held.fresh and seen is not None and seen.count == 0
+        if first:
+            self.learner.observe_observations(held.experience.chunk())
         with denormals_flushed(), trace("update"):
             made = self.learner.turn(held.experience, self._streams.sampling, count)
-        if held.fresh and self.learner.observations is not None:
+        if held.fresh and seen is not None and not first:
             self.learner.observe_observations(held.experience.chunk())
         held.fresh, held.turns_left = False, held.turns_left - 1
         if held.turns_left == 0:
             self._held = None
         return made
 
-    def _share_done(self) -> float:
-        by_steps, total = self._steps / self._run.total_steps, self._run.total_updates
+    def _share_done(self, held: Held) -> float:
+        """The share of the run that was over before this rollout: turn k of K, from 0, has k / K, and none has 1."""
+        total = self._run.total_updates
+        by_steps = (self._steps - int(held.experience.valid.sum())) / self.whole(self._run.total_steps)
         return by_steps if total is None else max(by_steps, self.learner.updates / total)
 
     def arrays(self) -> dict[str, Array]:

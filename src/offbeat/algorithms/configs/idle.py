@@ -54,6 +54,18 @@ IDLE = (
         "use temperature learned",
     ),
     Idle(("target_noise_clip",), lambda config: config.target_noise == 0, "target_noise is 0", "set target_noise"),
+    Idle(
+        ("entropy_schedule",),
+        lambda config: config.entropy_coefficient == 0,
+        "entropy_coefficient is 0",
+        "set entropy_coefficient",
+    ),
+    Idle(
+        ("adam_epsilon",),
+        lambda config: getattr(config, "optimiser", "adam") not in ("adam", "adamw"),
+        "optimiser is neither adam nor adamw",
+        "use one of these",
+    ),
     Idle(("tau",), lambda config: config.target_every is None, "there is no target network", "set target_every"),
 )
 

@@ -34,6 +34,7 @@ class Learning:
     activation: Activation = setting("relu", "Activation of hidden layers.")
     layer_norm: bool = setting(False, "Layer norm before each hidden activation.")
     max_grad_norm: float | None = setting(None, "Limit of each network's gradient norm.", above=0)
+    adam_epsilon: float = setting(1e-8, "What Adam adds to the root of a gradient's mean square.", above=0)
     gradients: Literal["auto", "autograd"] = setting(
         "auto", "auto is explicit gradients where there are some (plain MLPs on a CPU), autograd elsewhere."
     )

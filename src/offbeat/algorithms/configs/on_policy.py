@@ -62,14 +62,20 @@ class PPO(Learning):
         FixedRate(), "The rate follows its schedule, or also the policy's divergence."
     )
     optimiser: Optimiser = setting("adam", "What makes a step of a gradient.")
+    adam_epsilon: float = setting(1e-5, "What Adam adds to the root of a gradient's mean square.", above=0)
     max_grad_norm: float | None = setting(0.5, "Limit of the gradient norm, of all parameters together.", above=0)
     gae_lambda: float = setting(
         0.95, "Share of later steps' errors in advantages and value targets.", at_least=0, at_most=1
     )
     clip: float = setting(0.2, "The policy gains nothing by ratios beyond 1 - clip and 1 + clip.", above=0)
+    clip_schedule: Reference = setting("constant", "As schedule, for clip.")
+    target_kl: float | None = setting(
+        None, "A turn ends where the policy's divergence from its reference is more than 1.5 times this.", above=0
+    )
     value_coefficient: float = setting(0.5, "Weight of the value's loss.", at_least=0)
     value_clip: float | None = setting(None, "Values gain nothing by moving further than this per rollout.", above=0)
     entropy_coefficient: float = setting(0.0, "Weight of the policy's entropy.", at_least=0)
+    entropy_schedule: Reference = setting("constant", "As schedule, for entropy_coefficient.")
     normalise_advantages: bool = setting(True, "Mean 0 and deviation 1 in every minibatch, by importance weight.")
     reward_clip: float | None = setting(
         None,

@@ -32,7 +32,7 @@ from offbeat.algorithms.torch.networks import (
     WithDeviation,
     make_orthogonal,
 )
-from offbeat.algorithms.torch.optimise import OPTIMISERS, Optimiser, apply_jointly
+from offbeat.algorithms.torch.optimise import Optimiser, apply_jointly, make_optimiser
 from offbeat.algorithms.torch.randomness import seeded
 from offbeat.algorithms.torch.returns import vtrace
 from offbeat.errors import UsageError
@@ -92,6 +92,12 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def explained_variance(self) -> Tensor:
+        """The share of the value targets' variance that the values before the turn account for; 0 without any."""
+        target, value = self._rows[:, -2], self._rows[:, -1]
+        variance = target.var(correction=0)
+        return torch.where(variance > 0, 1.0 - (target - value).var(correction=0) / variance, 0.0)
+
     def minibatches(self, order: Tensor, count: int) -> Iterator[Minibatch]:
         """All rows, in this order (R,), in `count` parts whose sizes differ by one at most."""
         rows = self._rows.index_select(0, order)
@@ -127,8 +133,8 @@ def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     try_out("actor", actor, (obs,), _outputs(config, spec), f"return {_outputs(config, spec)} numbers per row")
     try_out("critic", critic, (obs, state), 1, "return one value per row")
     target = actor.copy() if isinstance(config, APPO) and config.target_every is not None else None
-    make = OPTIMISERS[config.optimiser]
-    return State(actor, critic, target, make(actor.flat), make(critic.flat), torch.ones((), dtype=torch.float64))
+    of_actor, of_critic = (make_optimiser(config.optimiser, each.flat, config.adam_epsilon) for each in (actor, critic))
+    return State(actor, critic, target, of_actor, of_critic, torch.ones((), dtype=torch.float64))
 
 
 def _refuse_idle(config: PPO, spec: EnvSpec) -> None:
@@ -252,13 +258,17 @@ def _next_values(critic: Network, steps: Steps, value: Tensor) -> Tensor:
 
 def update(
     state: State, config: PPO, spec: EnvSpec, batch: Minibatch, rate: float, adapt: bool = True
-) -> tuple[dict[str, Tensor], float]:
+) -> tuple[dict[str, Tensor], float | None]:
     """One step on  policy loss + value_coefficient * value loss - entropy_coefficient * mean entropy.
 
     adapt: whether the policy may have moved from its reference, so that the rate can tell from it. Returns metrics,
-    which stay tensors, and the rate of the next step, which is another where it adapts.
+    which stay tensors, and the rate of the next step, which is another where it adapts. The rate is None, and no step
+    is made, where the policy has gone further from its reference than `target_kl` lets a turn go.
     """
     metrics, kl = update_actor(state, config, spec, batch)
+    metrics["approx_kl"] = kl
+    if config.target_kl is not None and adapt and float(kl) > 1.5 * config.target_kl:
+        return metrics, None
     metrics |= update_critic(state, config, batch)
     if isinstance(config.rate_control, AdaptiveRate) and adapt:
         rate = adapted(state, config.rate_control, rate, float(kl))
@@ -270,7 +280,7 @@ def update(
     state.updates += 1
     if isinstance(config, APPO) and state.target is not None and state.updates % (config.target_every or 1) == 0:
         state.target.follow(state.actor, config.tau)
-    return metrics | {"kl": kl}, rate
+    return metrics, rate
 
 
 def update_actor(state: State, config: PPO, spec: EnvSpec, batch: Minibatch) -> tuple[dict[str, Tensor], Tensor]:
@@ -287,7 +297,7 @@ def update_actor(state: State, config: PPO, spec: EnvSpec, batch: Minibatch) -> 
     state.actor.backward(tape, d_out)
     state.actor.gradient[: len(d_log_std)] = d_log_std
     clipped = ((ratio - 1.0).abs() > config.clip).to(ratio.dtype).mean()
-    metrics = {"policy_loss": loss, "entropy": entropy.mean(), "clipped": clipped}
+    metrics = {"policy_loss": loss, "entropy": entropy.mean(), "clip_fraction": clipped}
     return metrics, divergence(log_prob, batch.reference)
 
 

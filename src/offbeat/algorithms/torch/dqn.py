@@ -56,7 +56,7 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     critic = network(config, "critic", module, device, dtype)
     obs = critic.flat.new_zeros(2, spec.observation_size)
     try_out("critic", critic, (obs,), sizes[-1], f"return one value per action, (batch, {spec.choices})")
-    return State(critic, critic.copy(), Adam(critic.flat))
+    return State(critic, critic.copy(), Adam(critic.flat, config.adam_epsilon))
 
 
 def noise_shape(config: DQN, spec: EnvSpec) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ class Adam:
 
     decay = 0.0
 
-    def __init__(self, flat: Tensor) -> None:
+    def __init__(self, flat: Tensor, epsilon: float = 1e-8) -> None:
+        self.epsilon = epsilon
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
         self.steps = torch.zeros((), dtype=torch.float32, device=flat.device)
 
@@ -40,7 +41,7 @@ class Adam:
             beta1=0.9,
             beta2=0.999,
             weight_decay=self.decay,
-            eps=1e-8,
+            eps=self.epsilon,
             amsgrad=False,
             maximize=False,
         )
@@ -82,6 +83,12 @@ class SGD:
 
 
 OPTIMISERS: dict[str, type[Adam | RMSProp | SGD]] = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSProp, "sgd": SGD}
+
+
+def make_optimiser(name: str, flat: Tensor, adam_epsilon: float) -> Adam | RMSProp | SGD:
+    """An optimiser by its name, for one flat vector."""
+    kind = OPTIMISERS[name]
+    return kind(flat, adam_epsilon) if issubclass(kind, Adam) else kind(flat)
 
 
 def apply(flat: Tensor, gradient: Tensor, optimiser: Optimiser, rate: float, max_norm: float | None = None) -> None:

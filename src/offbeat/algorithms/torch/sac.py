@@ -61,8 +61,9 @@ def new_state(config: SAC, actor: Network, critic: Network) -> State:
     """The state around new networks."""
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
     log_temperature = actor.flat.new_tensor([temperature]).log()
-    adams = Adam(actor.flat), Adam(critic.flat), Adam(log_temperature)
-    return State(actor, critic, critic.copy(), log_temperature, *adams)
+    flats = actor.flat, critic.flat, log_temperature
+    of_actor, of_critic, of_temperature = (Adam(flat, config.adam_epsilon) for flat in flats)
+    return State(actor, critic, critic.copy(), log_temperature, of_actor, of_critic, of_temperature)
 
 
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:

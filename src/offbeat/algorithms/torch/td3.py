@@ -49,7 +49,8 @@ def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     rule = f"return actions in [-1, 1], (batch, {spec.action_size})"
     try_out("actor", actor, (obs,), spec.action_size, rule)
     try_out("critic", critic, (obs, state, action), None, "")
-    return State(actor, actor.copy(), critic, critic.copy(), Adam(actor.flat), Adam(critic.flat))
+    actor_adam, critic_adam = (Adam(each.flat, config.adam_epsilon) for each in (actor, critic))
+    return State(actor, actor.copy(), critic, critic.copy(), actor_adam, critic_adam)
 
 
 def noise_shape(config: TD3, spec: EnvSpec) -> tuple[int, ...]:
