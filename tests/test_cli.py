@@ -58,8 +58,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
         "offbeat.run.api": {
             "train_config": calls("train", lambda: finished),
             "resume": calls("resume", lambda: finished),
-            "evaluate_run": calls("evaluate", lambda: evaluated),
         },
+        "offbeat.run.saved": {"evaluate": calls("evaluate", lambda: evaluated)},
         "offbeat.run.play": {"play_run": calls("play", lambda: None)},
         "offbeat.run.checkpoint": {"digest": calls("digest", lambda: "ab12")},
         "offbeat.envs.check": {"check_env": calls("check", lambda: list(calls.findings))},
@@ -278,11 +278,23 @@ def test_resume_takes_the_settings_of_the_algorithm_that_the_run_was_trained_wit
 
 def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
-    assert calls.made == [("evaluate", tmp_path, {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True})]
+    of_the_run: dict[str, Any] = {"env_kwargs": None, "env_wrapper": None, "max_episode_steps": None}
+    given = {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True}
+    assert calls.made == [("evaluate", tmp_path, None, given | of_the_run)]
     assert (
         capsys.readouterr().out
         == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nsuccess: 0.50\nvideo: v.gif\n"
     )
+
+
+def test_eval_takes_another_environment(calls: Calls, tmp_path: Path) -> None:
+    line = "--env Pendulum-v1 --env-kwargs g=9.81 --env-wrapper a:b --max-episode-steps 50 --checkpoint best --seed 3"
+    assert main(["eval", str(tmp_path), *line.split()]) == 0
+    other = {"env_kwargs": {"g": 9.81}, "env_wrapper": "a:b", "max_episode_steps": 50}
+    given = {"episodes": 20, "checkpoint": "best", "seed": 3, "video": False}
+    assert calls.made == [("evaluate", tmp_path, "Pendulum-v1", given | other)]
+    assert main(["eval", str(tmp_path), "--env-kwargs", "none"]) == 0
+    assert calls.made[1][3]["env_kwargs"] == {}
 
 
 def test_play_hands_over_its_flags_and_what_to_say_things_with(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Callback", "RunInterrupted", "__version__", "load_policy", "resume", "train"]
+__all__ = ["Agent", "Callback", "RunInterrupted", "__version__", "evaluate", "load_policy", "resume", "train"]
 
 if TYPE_CHECKING:
-    from offbeat.deploy import load_policy
     from offbeat.errors import RunInterrupted
     from offbeat.run.agent import Agent
     from offbeat.run.api import resume, train
     from offbeat.run.callbacks import Callback
+    from offbeat.run.policy import load_policy
+    from offbeat.run.saved import evaluate
 
 _WHERE = {
     "train": "offbeat.run.api",
@@ -20,7 +21,8 @@ _WHERE = {
     "Agent": "offbeat.run.agent",
     "Callback": "offbeat.run.callbacks",
     "RunInterrupted": "offbeat.errors",
-    "load_policy": "offbeat.deploy",
+    "load_policy": "offbeat.run.policy",
+    "evaluate": "offbeat.run.saved",
 }
 
 

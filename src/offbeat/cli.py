@@ -48,6 +48,10 @@ class EvalOptions:
     video: bool = setting(False, "Film the first episode.")
     checkpoint: str = setting("latest", CHECKPOINT_HELP)
     seed: int | None = setting(None, "Seed of the episodes; none takes the run's.", at_least=0)
+    env: str | None = setting(None, "Another environment with the same spaces: id or module:factory.")
+    env_kwargs: Mapping[str, Any] = setting(None, "Arguments laid over the run's; 'none' goes without any.")
+    env_wrapper: Reference | None = setting(None, "module:callable in the place of the run's.")
+    max_episode_steps: int | None = setting(None, "Truncate episodes here; none is as in the run.", at_least=1)
     debug: bool = setting(False, DEBUG_HELP)
 
 
@@ -128,10 +132,18 @@ def _finished(training: Callable[[], Any]) -> int:
 
 def _eval(run: str, options: EvalOptions) -> int:
     path = _run_directory(run)
-    from offbeat.run import api
+    from offbeat.run import saved
 
-    result = api.evaluate_run(
-        path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, video=options.video
+    result = saved.evaluate(
+        path,
+        options.env,
+        episodes=options.episodes,
+        checkpoint=options.checkpoint,
+        seed=options.seed,
+        video=options.video,
+        env_kwargs=options.env_kwargs,
+        env_wrapper=options.env_wrapper,
+        max_episode_steps=options.max_episode_steps,
     )
     _say(f"return: {result.mean_return:.2f} (std {result.std_return:.2f}) over {result.episodes} episodes")
     _say(f"length: {result.mean_length:.1f}")

@@ -19,7 +19,6 @@ from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
 from offbeat.observe.timetable import timetable, validate
 from offbeat.replay.segments import rows
-from offbeat.run.api import evaluate_run
 from offbeat.run.checkpoint import Checkpoints
 from pacing import Gated, Holding
 
@@ -270,7 +269,7 @@ def test_the_best_checkpoint_holds_the_weights_that_were_evaluated(tmp_path: Pat
     best = max(result.history, key=lambda each: each.mean_return)
     snapshot = Checkpoints(result.path).load("best")
     assert int(snapshot.arrays["learner/updates"]) == best.version
-    again = evaluate_run(result.path, checkpoint="best", episodes=2)
+    again = offbeat.evaluate(result.path, checkpoint="best", episodes=2)
     assert again.returns == pytest.approx(best.returns)
 
 

@@ -100,15 +100,13 @@ def test_links_in_the_place_of_files_that_are_replaced_whole_are_replaced(run: P
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_film_replaces_what_is_in_its_place(run: Path, kind: str) -> None:
-    from offbeat.run.api import evaluate_run
-
     outside = run.parent / "outside"
     outside.write_text("mine")
     (run / "videos").mkdir()
     for suffix in (".mp4", ".gif"):
         film = run / "videos" / f"step-120{suffix}"
         film.symlink_to(outside) if kind == "link" else os.mkfifo(film)
-    film = evaluate_run(run, episodes=1, video=True).video
+    film = offbeat.evaluate(run, episodes=1, video=True).video
     assert film is not None
     assert film.is_file()
     assert not film.is_symlink()

@@ -21,7 +21,6 @@ import offbeat
 import patience
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run import play
-from offbeat.run.api import evaluate_run
 from offbeat.run.play import Played, missing_display, play_run
 
 RATE = 200
@@ -105,7 +104,7 @@ def test_in_a_window_the_environment_draws_each_step_once_and_no_faster_than_its
 
 @pytest.mark.usefixtures("window")
 def test_play_shows_the_episodes_and_returns_that_eval_measures(path: Path) -> None:
-    assert play_run(path, episodes=1, say=str).returns == evaluate_run(path, episodes=1).returns
+    assert play_run(path, episodes=1, say=str).returns == offbeat.evaluate(path, episodes=1).returns
 
 
 @pytest.mark.usefixtures("window")

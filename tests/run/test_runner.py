@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import offbeat
 from offbeat.errors import CheckpointError, EnvironmentFault, SpaceError, UsageError
 from offbeat.observe.jsonl import read
-from offbeat.run.api import evaluate_run, train_config
+from offbeat.run.api import train_config
 from offbeat.run.checkpoint import Checkpoints, digest
 from offbeat.settings import build, read_yaml
 
@@ -84,9 +84,9 @@ def test_evaluation_plays_the_same_episodes_and_costs_no_training_step(tmp_path:
 def test_the_best_checkpoint_is_the_one_with_the_best_evaluation_and_holds_no_replay(tmp_path: Path) -> None:
     run = train(tmp_path, total_steps=600)
     best = max(run.history, key=lambda each: each.mean_return)
-    result = evaluate_run(run.path, episodes=3, checkpoint="best")
+    result = offbeat.evaluate(run.path, episodes=3, checkpoint="best")
     np.testing.assert_allclose(result.returns, best.returns, rtol=1e-5)
-    final = evaluate_run(run.path, episodes=3)
+    final = offbeat.evaluate(run.path, episodes=3)
     np.testing.assert_allclose(final.returns, run.evaluation.returns, rtol=1e-5)
     agent = offbeat.Agent("sac", "Pendulum-v1", **{key: SMALL[key] for key in ("hidden", "capacity")})
     with pytest.raises(CheckpointError, match="no replay"):
@@ -288,7 +288,7 @@ def test_total_updates_ends_the_run_where_it_comes_first(tmp_path: Path) -> None
 def test_a_video_of_the_policy_is_written_where_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     run = train(tmp_path, total_steps=60)
-    result = evaluate_run(run.path, episodes=1, video=True)
+    result = offbeat.evaluate(run.path, episodes=1, video=True)
     assert result.video is not None
     assert result.video.parent == run.path / "videos"
     assert result.video.stat().st_size > 1_000

@@ -53,9 +53,9 @@ class LoadedPolicy:
         self.version, self.notes = publication.version, document["notes"]
         # A file may name the actor's code, but nothing that a file names is imported here.
         own = None if actor is None else resolve(actor, "actor")
-        self._policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own)
+        self.policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own)
         try:
-            self._policy.load(publication.weights)
+            self.policy.load(publication.weights)
         except RuntimeError as error:  # torch's word for arrays that a module of the user's does not have
             raise CheckpointError(f"the weights do not fit the module that actor= makes: {error}") from error
         self._rng = np.random.default_rng()
@@ -70,10 +70,10 @@ class LoadedPolicy:
         Not deterministic, it explores as training did in the end; noise that drifts is not remembered between calls.
         """
         rows, stack = self.spec.layout.read(obs)
-        carry = self._policy.initial_carry(len(rows))
+        carry = self.policy.initial_carry(len(rows))
         chance, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
         allowed = masks.given(mask, obs, len(rows), self.spec, "mask")
-        action, _, _ = self._policy.act(rows, carry, chance, step, allowed)
+        action, _, _ = self.policy.act(rows, carry, chance, step, allowed)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 

@@ -1,8 +1,7 @@
-"""From Python: train, resume, evaluate. The commands call these."""
+"""From Python: train and resume. The commands call these."""
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import shutil
 import traceback
@@ -17,7 +16,7 @@ import torch
 from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config, Run
-from offbeat.deploy import LoadedPolicy, load_policy
+from offbeat.deploy import LoadedPolicy
 from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.console import Console
@@ -27,11 +26,11 @@ from offbeat.run.changes import changed
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
-from offbeat.run.evaluate import Evaluation, evaluate, record
+from offbeat.run.evaluate import Evaluation
 from offbeat.run.init_from import start_from
+from offbeat.run.policy import load_policy
 from offbeat.run.runner import Runner
 from offbeat.run.same import check_same
-from offbeat.run.saved import SavedPolicy
 from offbeat.run.stop import Stop
 from offbeat.run.versions import versions
 
@@ -49,16 +48,9 @@ class RunResult:
     history: list[Evaluation] = field(default_factory=list)
     stop_reason: str | None = None
 
-    def policy(self, **options: Any) -> LoadedPolicy:
-        """The final policy; an actor of your own is passed as for `load_policy`."""
-        return load_policy(self.path, **options)
-
-
-@dataclass(frozen=True)
-class EvaluationOfRun(Evaluation):
-    """An evaluation of a checkpoint, and the video if one was asked for."""
-
-    video: Path | None = None
+    def policy(self, checkpoint: str = "latest", **options: Any) -> LoadedPolicy:
+        """The final policy, the best one (`policy("best")`), or that of a checkpoint; options: as for `load_policy`."""
+        return load_policy(self.path, checkpoint, **options)
 
 
 def train(
@@ -161,34 +153,6 @@ def _finished_already(run: Run, done: Mapping[str, int]) -> list[str]:
         f"this run is finished: it has made its {count:,} {key}, and nothing is left to train; to go on, give a larger "
         f"total, such as --total-{key} {2 * count}"
     ]
-
-
-def evaluate_run(
-    path: str | Path,
-    *,
-    episodes: int = 20,
-    checkpoint: str = "latest",
-    seed: int | None = None,
-    video: bool = False,
-    env: Any = None,
-    **callables: Any,
-) -> EvaluationOfRun:
-    """Plays a run's policy, deterministically, on evaluation episodes; `video` records one and says where it is.
-
-    env and further callables (actor, env_wrapper) replace what a file could not hold.
-    """
-    if episodes < 1:
-        raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
-    saved = SavedPolicy(path, checkpoint, seed=seed, env=env, **callables)
-    with closing(saved.vector(episodes)) as vector:
-        results = evaluate(vector, saved.policy(vector), episodes)
-    assert results is not None  # only a wish to stop gives None
-    result = EvaluationOfRun(saved.step, saved.version, *results)
-    if not video:
-        return result
-    with closing(saved.vector(1, render_mode="rgb_array")) as vector:
-        film = saved.write_video(record(vector, saved.policy(vector)), vector, f"step-{saved.step}")
-    return dataclasses.replace(result, video=film)
 
 
 def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop, told: Sequence[str]) -> RunResult:

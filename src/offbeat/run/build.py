@@ -34,6 +34,7 @@ from offbeat.run.environments import Environments
 from offbeat.run.evaluate import MOST_ENVIRONMENTS
 from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
 from offbeat.run.runner import Runner
+from offbeat.run.same import spaces_of
 from offbeat.run.sources import FromRollouts, check_ring, check_rollouts, rollout_schema
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec, Schema
@@ -266,12 +267,8 @@ def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs
 
 
 def _check_same_spaces(mine: EnvSpec, theirs: EnvSpec) -> None:
-    if _spaces(mine) != _spaces(theirs):
+    if spaces_of(mine) != spaces_of(theirs):
         raise UsageError(
             f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
             "pass an eval_env with the same spaces"
         )
-
-
-def _spaces(spec: EnvSpec) -> tuple[Any, ...]:
-    return spec.layout, spec.action_low, spec.action_high, spec.choices, spec.branches

@@ -46,7 +46,7 @@ def play_run(
 ) -> Played:
     """Plays a run's policy, deterministically, on evaluation episodes, one after the other, and says each return.
 
-    Ends after `episodes`, at Ctrl-C, or when the window is closed. env and callables are as for `evaluate_run`.
+    Ends after `episodes`, at Ctrl-C, or when the window is closed. env and callables are as for `evaluate`.
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")

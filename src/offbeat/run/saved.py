@@ -1,4 +1,4 @@
-"""A run's policy as a checkpoint holds it, and environments to play it on; no learner is built."""
+"""A run's policy as a checkpoint holds it, environments to play it on, and its evaluation; no learner is built."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from offbeat import durable
 from offbeat import settings as settings_module
-from offbeat.algorithms.configs import ALGORITHMS, Config
-from offbeat.envs import Vector
+from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.deploy import LoadedPolicy
+from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.video import frame_rate, write_video
 from offbeat.policies import Policy, make_policy
@@ -22,28 +23,44 @@ from offbeat.references import resolve
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments
-from offbeat.run.same import check_same
-from offbeat.run.snapshot import under
-from offbeat.types import Array
+from offbeat.run.evaluate import MOST_ENVIRONMENTS, Evaluation, record
+from offbeat.run.evaluate import evaluate as play
+from offbeat.run.policy import acting_weights, version_of
+from offbeat.run.same import check_spaces
+from offbeat.types import Array, EnvSpec
+
+
+@dataclass(frozen=True)
+class EvaluationOfRun(Evaluation):
+    """An evaluation of a checkpoint, and the video if one was asked for."""
+
+    video: Path | None = None
 
 
 class SavedPolicy:
-    """A run's policy at a checkpoint. env and callables replace what the run's files could not hold."""
+    """A run's policy at a checkpoint, or what `Agent.save` wrote.
+
+    env: another environment with the same spaces, or the one that the run's files could only name. settings: in the
+    place of the run's own (env_kwargs are laid over these), and callables that its files could not hold.
+    """
 
     def __init__(
-        self, path: str | Path, checkpoint: str, *, seed: int | None = None, env: Any = None, **callables: Any
+        self, path: str | Path, checkpoint: str, *, seed: int | None = None, env: Any = None, **settings: Any
     ) -> None:
         if seed is not None and seed < 0:
             raise UsageError(f"seed={seed} is out of range: it must be at least 0")
-        self.path = RunDirectory.open(path).path
+        self.path = Path(path) if (Path(path) / "checkpoints").is_dir() else RunDirectory.open(path).path
         snapshot = Checkpoints(self.path).load(checkpoint)
         self.step, self._notes = int(snapshot.values["steps"]), snapshot.notes
-        self.version = int(snapshot.arrays["learner/updates"])
+        self.version = version_of(snapshot)
         algorithm = self._notes["algorithm"]
         self._acting = ALGORITHMS[algorithm].acts_with
         own = _without_training_code(self._notes["config"], self._acting)
-        self._config = settings_module.build(algorithm, {**own, **callables})
-        self._weights = _acting_weights(snapshot.arrays, self._config)
+        if isinstance(env, str) and env != own["env"]:
+            own["env_kwargs"] = {}  # they are the other environment's
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._config = settings_module.build(algorithm, settings_module.merge(own, given))
+        self._weights = acting_weights(snapshot)
         self._environments = Environments(self._config, env, None)
         self._seed = self._config.run.seed if seed is None else seed
 
@@ -55,7 +72,7 @@ class SavedPolicy:
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would look for one, and complain
         vector = self._environments.evaluation(episodes, self._seed, **options)
         try:
-            check_same(self._notes, self._config.algorithm, vector.spec)
+            check_spaces(EnvSpec.from_json(self._notes["spec"]), vector.spec)
         except OffbeatError:
             vector.close()
             raise
@@ -84,25 +101,76 @@ class SavedPolicy:
         return write_video(itertools.chain([first], frames), path, frame_rate(vector.owned[0]))
 
 
+def evaluate(
+    policy: Any,
+    env: Any = None,
+    *,
+    episodes: int = 20,
+    checkpoint: str = "latest",
+    seed: int | None = None,
+    video: bool = False,
+    **settings: Any,
+) -> EvaluationOfRun:
+    """Plays a policy, deterministically, on evaluation episodes; `video` records one and says where it is.
+
+    policy: a run (its directory, or what `train` returned), what `Agent.save` wrote, an `Agent`, or what `load_policy`
+    returned. env: another environment with the same spaces; the run's own by default, with its env_kwargs, which
+    another id goes without. settings: env_kwargs, env_wrapper and max_episode_steps in the place of the run's, and
+    callables (actor, ...) that its files could not hold. seed: of the episodes, the run's by default.
+    """
+    if episodes < 1:
+        raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
+    if not isinstance(policy, str | Path):
+        if not hasattr(policy, "path"):
+            return _evaluate_loaded(policy, env, episodes, checkpoint, seed, video, settings)
+        policy = policy.path
+    saved = SavedPolicy(policy, checkpoint, seed=seed, env=env, **settings)
+    with closing(saved.vector(episodes)) as vector:
+        results = play(vector, saved.policy(vector), episodes)
+    assert results is not None  # only a wish to stop gives None
+    result = EvaluationOfRun(saved.step, saved.version, *results)
+    if not video:
+        return result
+    with closing(saved.vector(1, render_mode="rgb_array")) as vector:
+        film = saved.write_video(record(vector, saved.policy(vector)), vector, f"step-{saved.step}")
+    return replace(result, video=film)
+
+
+def _evaluate_loaded(
+    policy: Any,
+    env: Any,
+    episodes: int,
+    checkpoint: str,
+    seed: int | None,
+    video: bool,
+    settings: Mapping[str, Any],
+) -> EvaluationOfRun:
+    """Of an `Agent`, or of a loaded policy, which have no directory."""
+    if not isinstance(policy, LoadedPolicy) and not hasattr(policy, "publication"):
+        raise UsageError(
+            f"evaluate: {policy!r:.80} is none of what can be evaluated: a run's directory, what train returned, an "
+            "Agent, or what load_policy returned"
+        )
+    if checkpoint != "latest" or video:
+        raise UsageError("evaluate: checkpoint and video are about a run's directory; pass that instead of a policy")
+    spec: EnvSpec = policy.spec
+    given = {name: value for name, value in settings.items() if value is not None}
+    fixed: dict[str, Any] = {"purpose": "eval", "own_number": True}
+    fixed |= {"state_key": spec.state_key, "mask_key": spec.mask_key}
+    count = min(episodes, MOST_ENVIRONMENTS)
+    with closing(make_vector(spec.name if env is None else env, count, seed=seed or 0, **fixed, **given)) as vector:
+        check_spaces(spec, vector.spec)
+        if isinstance(policy, LoadedPolicy):
+            acting, step, version = policy.policy, int(policy.notes.get("step", 0)), policy.version
+        else:
+            acting, step, version = policy.policy(vector.num_envs), policy.steps, policy.learner.updates
+            acting.load(policy.publication().weights)
+        results = play(vector, acting, episodes)
+    assert results is not None  # only a wish to stop gives None
+    return EvaluationOfRun(step, version, *results)
+
+
 def _without_training_code(settings: Mapping[str, Any], acting: str) -> dict[str, Any]:
     """Settings without the callables that only training needs, which a file may have been unable to hold."""
     only_training = {"reward_shaping", "critic"} - {acting}
     return {key: value for key, value in settings.items() if key not in only_training and "schedule" not in key}
-
-
-def _acting_weights(arrays: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The acting weights inside a checkpoint, without building a learner."""
-    learner = under(arrays, "learner/")
-    weights = {
-        f"actor/{name}": array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array
-        for name, array in under(learner, f"{config.learner.acts_with}/").items()
-    }
-    if "observations/mean" in learner:
-        from offbeat.learn.statistics import RunningMoments
-
-        moments = RunningMoments(len(learner["observations/mean"]))
-        moments.restore(under(learner, "observations/"))
-        weights["normaliser/mean"] = moments.mean.astype(np.float32)
-        weights["normaliser/scale"] = moments.scale.astype(np.float32)
-        weights["normaliser/clip"] = np.asarray(config.learner.observation_clip, np.float32)
-    return weights
