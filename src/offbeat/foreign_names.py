@@ -193,6 +193,7 @@ FOREIGN: dict[str, Foreign] = {
     "vf_loss_coeff": Foreign((RLLIB,), {"value_coefficient": ""}),
     "entropy_loss_scale": Foreign((SKRL,), {"entropy_coefficient": ""}),
     "entropy_coeff": Foreign((RLLIB,), {"entropy_coefficient": ""}),
+    "kl_threshold": Foreign((SKRL,), {"target_kl": "none instead of 0"}),
     "normalize_advantage": Foreign((SB3,), {"normalise_advantages": ""}),
     "norm_adv": Foreign((CLEANRL,), {"normalise_advantages": ""}),
 }
