@@ -14,7 +14,7 @@ from offbeat.errors import UsageError
 def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]:
     """The callable that `reference` names; callables pass through. The working directory is searched too."""
     if callable(reference):
-        return reference
+        return _maker(reference, key)
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(
@@ -36,7 +36,19 @@ def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]
         value = getattr(value, part)
     if not callable(value):
         raise UsageError(f"{key}={reference!r} is a {type(value).__name__}, not a callable")
-    return value
+    return _maker(value, key)
+
+
+def _maker(value: Any, key: str) -> Callable[..., Any]:
+    """The callable, unless it is a network: those are callable too, and would be called with a spec as observation."""
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        name = type(value).__name__
+        raise UsageError(
+            f"{key} is a {name} that is made already, but each learner and each process makes its own: pass a function "
+            f"that makes it from the environment's sizes, such as {key}=lambda spec: {name}(...)"
+        )
+    made: Callable[..., Any] = value
+    return made
 
 
 def name_of(function: str | Callable[..., Any] | None) -> str | None:

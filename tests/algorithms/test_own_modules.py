@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import offbeat
 from offbeat import presets
 from offbeat.algorithms.configs import ALGORITHMS, SAC
 from offbeat.algorithms.torch.randomness import seeded
@@ -17,7 +18,7 @@ from offbeat.learn.torch import Learner
 from offbeat.settings import build, flatten, read, train_settings
 from offbeat.types import EnvSpec
 from small_learners import SPEC, batches, make, same, updated
-from specs import choice_spec
+from specs import choice_spec, vector_spec
 
 
 class OwnActor(nn.Module):
@@ -273,3 +274,54 @@ def test_torchs_generators_are_seeded_for_the_devices_in_use_alone_and_given_bac
         torch.rand(1)
     assert torch.equal(*drawn)
     assert forked == [[], []]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo", "appo"])
+@pytest.mark.parametrize("key", ["actor", "critic"])
+def test_a_module_that_is_made_already_is_refused_with_the_remedy(algorithm: str, key: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"{key} is a Linear that is made already, .*{key}=lambda spec: Linear\(...\)"
+    ):
+        offbeat.Agent(algorithm, vector_spec(5, 2), **{key: nn.Linear(5, 2)})
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_encoder_that_actor_and_critic_share_is_refused_unless_it_is_frozen(algorithm: str, frozen: bool) -> None:
+    shared = nn.Linear(5, 4).requires_grad_(not frozen)
+
+    class Actor(nn.Module):
+        def __init__(self, spec: EnvSpec) -> None:
+            super().__init__()
+            self.encoder, self.out = shared, nn.Linear(4, 4 if algorithm == "sac" else 2)
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.out(self.encoder(obs))
+
+    class Critic(nn.Module):
+        def __init__(self, spec: EnvSpec) -> None:
+            super().__init__()
+            self.encoder, self.out = shared, nn.Linear(4 if algorithm == "ppo" else 6, 1)
+
+        def forward(self, obs: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
+            return self.out(torch.cat((self.encoder(obs), *action), -1))
+
+    if frozen:
+        offbeat.Agent(algorithm, vector_spec(5, 2), actor=Actor, critic=Critic)
+        return
+    with pytest.raises(UsageError, match=r"actor and critic.* share the parameter encoder\.weight: each is trained by"):
+        offbeat.Agent(algorithm, vector_spec(5, 2), actor=Actor, critic=Critic)
+
+
+def test_critics_that_are_one_module_are_refused() -> None:
+    class Critic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(7, 1)
+
+        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+            return self.out(torch.cat((obs, action), -1))
+
+    one = Critic()
+    with pytest.raises(UsageError, match=r"critic 0 and critic 1 share the parameter out\.weight"):
+        offbeat.Agent("sac", vector_spec(5, 2), critic=lambda spec: one)

@@ -65,6 +65,10 @@ class BatchedVector:
         env = self._env.unwrapped
         return env, *(member.unwrapped for member in getattr(env, "envs", ()))
 
+    @property
+    def wrapped(self) -> object:
+        return self._env
+
     def reset(self, episode: int = 0) -> Observation:
         return self._begin(np.full(self.num_envs, episode, np.int64))
 

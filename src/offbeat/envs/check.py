@@ -154,7 +154,7 @@ def _outcomes(trial: Trial, steps: int) -> list[Finding]:
         findings.append(
             Finding(
                 "note",
-                f"no episode ended within {steps} random steps, and there is no time limit",
+                f"no episode ended within {steps} random steps, and it declares no time limit",
                 "set max_episode_steps, if episodes are meant to end",
             )
         )

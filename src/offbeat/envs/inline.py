@@ -61,6 +61,10 @@ class InlineVector:
     def owned(self) -> tuple[object, ...]:
         return tuple(slot.env.unwrapped for slot in self._slots)
 
+    @property
+    def wrapped(self) -> object:
+        return self._slots[0].env
+
     def reset(self, episode: int = 0) -> Observation:
         """Where it contains faults, an environment may begin a later episode instead; the next step tells of it."""
         observation = self._reader.blank(self.num_envs)

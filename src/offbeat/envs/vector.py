@@ -36,6 +36,11 @@ class Vector(Protocol):
         ...
 
     @property
+    def wrapped(self) -> object:
+        """The first environment, or the VectorEnv, with all of its wrappers."""
+        ...
+
+    @property
     def unused_mask(self) -> bool:
         """Whether info had a mask of actions at the last reset, and no mask_key names it."""
         ...

@@ -168,8 +168,11 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
             directory.record(config, versions())
         if parts.time_limit is None:
             runner.records.note(
-                f"{run.env} has no time limit that we know of: an evaluation lasts until its episodes end"
+                f"{run.env} declares no time limit: an evaluation lasts until its episodes end by themselves; set "
+                "max_episode_steps if they may not"
             )
+        for remark in parts.remarks:
+            runner.records.note(remark)
         try:
             for each in told:
                 directory.log(each)

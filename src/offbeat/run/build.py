@@ -20,6 +20,7 @@ from offbeat.collect.process import Job
 from offbeat.collect.processes import Place, Processes
 from offbeat.collect.rollouts import QueuePlace, RolloutProcesses, make_queue_places
 from offbeat.collect.shards import ShardPlace, ShardProcesses, make_places
+from offbeat.envs.remarks import remarks
 from offbeat.errors import UsageError
 from offbeat.memory import Memory
 from offbeat.observe.console import Console
@@ -79,7 +80,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a runner drives. time_limit: of an evaluation episode, where there is one that we know of."""
+    """What a runner drives.
+
+    time_limit: of an evaluation episode, where there is one that we know of. remarks: on the training environments.
+    """
 
     agent: Agent
     collector: Inline | Processes
@@ -87,6 +91,7 @@ class Parts:
     callbacks: Callbacks | None
     time_limit: int | None
     recording: Recording
+    remarks: tuple[str, ...] = ()
 
     def close(self) -> None:
         """For a run that does not begin."""
@@ -145,13 +150,15 @@ def _in_one(environments: Environments, callbacks: Callbacks | None, shaping: Sh
         total_steps=run.total_steps,
     )
     evaluator = InlineEvaluator(evaluation, lambda: agent.policy(evaluation.num_envs), run.eval_episodes)
-    return Parts(agent, collector, evaluator, callbacks, evaluation.spec.max_episode_steps, Recording())
+    return Parts(
+        agent, collector, evaluator, callbacks, evaluation.spec.max_episode_steps, Recording(), tuple(remarks(vector))
+    )
 
 
 def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Shaping | None) -> Parts:
     """Collectors and evaluation in processes of their own."""
     config, run = environments.config, environments.config.run
-    spec, evaluation = environments.looked_at()
+    spec, evaluation, noticed = environments.looked_at()
     _check_same_spaces(spec, evaluation)
     recording = Recording()
     places = _places(config, spec)
@@ -200,7 +207,7 @@ def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Sh
 
     collector = _processes(agent, places, collect)
     evaluator = ProcessEvaluator(evaluate, run.max_crashes, run.hang_seconds)
-    return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording)
+    return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording, tuple(noticed))
 
 
 def _processes(

@@ -10,6 +10,7 @@ from typing import Any
 
 from offbeat.algorithms.configs import Config
 from offbeat.envs import Vector, is_vector_env, make_vector
+from offbeat.envs.remarks import remarks
 from offbeat.errors import UsageError
 from offbeat.run.evaluate import MOST_ENVIRONMENTS
 from offbeat.types import EnvSpec
@@ -36,12 +37,15 @@ class Environments:
             )
         return self._maker(self.env, "train", run.num_envs, run.seed)()
 
-    def looked_at(self) -> tuple[EnvSpec, EnvSpec]:
-        """What training and evaluation environments are like, from one of each that is made for this and closed."""
+    def looked_at(self) -> tuple[EnvSpec, EnvSpec, list[str]]:
+        """What training and evaluation environments are like, from one of each that is made for this and closed.
+
+        And remarks on the one for training.
+        """
         makers = self.part(0, 1), self.evaluation_maker(1, self.config.run.seed)
         with closing(makers[0]()) as training, closing(makers[1]()) as evaluation:
             self._check_shares(training.num_envs)
-            return training.spec, evaluation.spec
+            return training.spec, evaluation.spec, remarks(training)
 
     def _check_shares(self, made: int) -> None:
         """A factory of vector environments gives every collector as many as it makes."""

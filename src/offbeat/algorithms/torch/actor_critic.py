@@ -18,6 +18,7 @@ from offbeat.algorithms.torch.networks import (
     OwnSampler,
     Values,
     WithDeviation,
+    check_apart,
     own_name,
     short_name,
 )
@@ -73,6 +74,7 @@ def build(
     """Actor and stacked critics. First weights come from `rng`; own modules draw theirs from torch, seeded by it."""
     with seeded(int(rng.integers(2**62)), device):
         actor, critic = _actor(config, spec, rng, actor_outputs), _critics(config, spec, rng)
+    check_apart(actor=actor, critic=critic)
     return network(config, "actor", actor, device, dtype), network(config, "critic", critic, device, dtype)
 
 

@@ -30,6 +30,7 @@ from offbeat.algorithms.torch.networks import (
     OwnValues,
     Values,
     WithDeviation,
+    check_apart,
     make_orthogonal,
 )
 from offbeat.algorithms.torch.optimise import Optimiser, apply_jointly, make_optimiser
@@ -126,8 +127,10 @@ def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     refuse_images(type(config).__name__, spec)
     _refuse_idle(config, spec)
     with seeded(int(rng.integers(2**62)), device):
-        actor = network(config, "actor", _actor(config, spec, rng), device, dtype)
-        critic = network(config, "critic", _critic(config, spec, rng), device, dtype)
+        own_actor, own_critic = _actor(config, spec, rng), _critic(config, spec, rng)
+        check_apart(actor=own_actor, critic=own_critic)
+        actor = network(config, "actor", own_actor, device, dtype)
+        critic = network(config, "critic", own_critic, device, dtype)
     refuse_sampler(type(config).__name__, actor, "what the policy is made of")
     obs, state = (actor.flat.new_zeros(2, size) for size in (spec.observation_size, spec.state_size))
     try_out("actor", actor, (obs,), _outputs(config, spec), f"return {_outputs(config, spec)} numbers per row")

@@ -225,6 +225,27 @@ class OwnSampler(nn.Module):
         return torch.cat((action, log_prob.reshape(-1, 1)), 1)
 
 
+def check_apart(**networks: nn.Module) -> None:
+    """Raises UsageError where two networks share parameters, or two members of an own critic do.
+
+    Each network is one flat vector with an optimiser: what stands in two of them would be trained in one alone.
+    """
+    parts: dict[str, nn.Module] = {}
+    for name, module in networks.items():
+        members = enumerate(module.members) if isinstance(module, OwnCritics) else ()
+        parts |= {f"{name} {index}": member for index, member in members} or {name: module}
+    owner: dict[int, str] = {}
+    for name, module in parts.items():
+        for parameter_name, parameter in module.named_parameters():
+            other = owner.setdefault(id(parameter), name) if parameter.requires_grad else name
+            if other != name:
+                raise UsageError(
+                    f"{other} and {name} share the parameter {own_name(parameter_name)}: each is trained by its own "
+                    "loss and optimiser, so what they share would be trained by one of them alone; make it anew inside "
+                    "each function, or freeze it with requires_grad_(False)"
+                )
+
+
 def own_name(name: str) -> str:
     """A parameter of a user's own module, as the user named it."""
     return name.removeprefix("mlp.").removeprefix("own.")
