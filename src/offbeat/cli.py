@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -274,30 +275,35 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch([word for word in words if word != "--debug"])
     except (Exception, KeyboardInterrupt) as error:
         message, code = _explain(error)
-        lines = (line.strip() for line in message.splitlines())
-        with _reader_may_leave(sys.stderr):
-            if "--debug" in words:
-                traceback.print_exc()
-            print("offbeat: error: " + " ".join(line for line in lines if line), file=sys.stderr)
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # whatever else wrote there (a console, an environment) may have met the end
-        with _reader_may_leave(stream):
+        _complain(message, with_traceback="--debug" in words)
+    try:
+        with _reader_may_leave(sys.stdout):  # whatever else wrote there (a console, an environment) may have failed
             pass
+    except OffbeatError as error:
+        _complain(str(error))
+        code = code or error.exit_code
     return code
 
 
+def _complain(message: str, with_traceback: bool = False) -> None:
+    lines = (line.strip() for line in message.splitlines())
+    with suppress(OffbeatError), _reader_may_leave(sys.stderr):  # nobody is left to tell
+        if with_traceback:
+            traceback.print_exc()
+        print("offbeat: error: " + " ".join(line for line in lines if line), file=sys.stderr)
+
+
 def _say(text: str) -> None:
-    with _reader_may_leave(sys.stdout):
+    with _reader_may_leave(sys.stdout, text):
         print(text)
 
 
 @contextmanager
-def _reader_may_leave(stream: TextIO | None) -> Iterator[None]:
-    """Writes, flushed, to a stream that may be a pipe which nobody reads any more (`| head`): that is no error.
+def _reader_may_leave(stream: TextIO | None, text: str = "") -> Iterator[None]:
+    """Writes, flushed, to a stream whose reader may be gone (`| head`, a closed terminal): that is no error.
 
-    What is left in the stream then goes nowhere, also when the interpreter flushes it at its end.
+    Anything else that keeps it from being written (a full disk) is one, in words. What is left in the stream then goes
+    nowhere, also when the interpreter flushes it at its end.
     """
     if stream is None:  # closed from the beginning (`>&-`), and print knows it
         yield
@@ -305,10 +311,15 @@ def _reader_may_leave(stream: TextIO | None) -> Iterator[None]:
     try:
         yield
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise OffbeatError(
+                f"the output cannot be written ({error.strerror}); send it somewhere with room"
+                + (f". It ends with: {text}" if text and "\n" not in text else "")
+            ) from error
 
 
 def _explain(error: BaseException) -> tuple[str, int]:

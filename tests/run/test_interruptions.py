@@ -108,6 +108,7 @@ def test_a_full_disk_is_said_in_words_even_where_no_word_can_be_written(
     monkeypatch.setattr("offbeat.observe.jsonl.Jsonl.write", full)
     with pytest.raises(OffbeatError, match=r"full.*offbeat resume"):
         train(tmp_path, name="run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
 def test_the_best_return_outlives_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

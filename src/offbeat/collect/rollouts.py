@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ def make_queue_places(
             for worker, (first, count) in enumerate(shares(num_envs, collectors))
         ]
     except (OSError, OverflowError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # there is memory, but no number for it
         size = RolloutQueue.nbytes(schema, steps, num_envs, slots) / 2**30
         raise UsageError(
             f"rollouts of rollout_steps={steps} for num_envs={num_envs} need {size:,.0f} GiB of memory: {error}; use "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ def make_places(schema: Schema, num_envs: int, collectors: int, capacity: int) -
             for worker, (first, count) in enumerate(shares(num_envs, collectors))
         ]
     except (OSError, OverflowError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # there is memory, but no number for it
         size = Shard.nbytes(schema, capacity) / 2**30
         raise UsageError(f"capacity={capacity} needs {size:,.1f} GiB of memory: {error}; use less") from error
 

@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TextIO
@@ -101,7 +101,8 @@ class Console:
         if self._animated:
             # Drawn by `progress` alone: a refresh thread would compete with the training loop.
             self._live = Live(console=self._out, auto_refresh=False, get_renderable=self._panel)
-            self._live.start(refresh=True)
+            with self._silent_where_unwritable():
+                self._live.start(refresh=True)
             self._next_frame = 0.0
 
     def progress(self, progress: Progress) -> None:
@@ -157,9 +158,10 @@ class Console:
     def note(self, text: str) -> None:
         """Something that the user should know, such as a resume that is not exact; it stays on the screen."""
         if not self.quiet:
-            self._out.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
+            with self._silent_where_unwritable():
+                self._out.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
         if self.quiet:  # perhaps since just now
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 print(f"note: {text}", file=sys.stderr, flush=True)
 
     def finish(self, lines: Sequence[str]) -> None:
@@ -170,15 +172,22 @@ class Console:
     def _stop(self) -> None:
         live, self._live, self._next_frame = self._live, None, math.inf
         if live is not None:
-            live.stop()
+            with self._silent_where_unwritable():
+                live.stop()
+
+    @contextlib.contextmanager
+    def _silent_where_unwritable(self) -> Iterator[None]:
+        """Whoever reads this is gone, or the disk is full: the run goes on without words."""
+        try:
+            yield
+        except OSError:
+            self._out.quiet = True
 
     def _print(self, *lines: str) -> None:
         if not self.quiet:
-            try:
+            with self._silent_where_unwritable():
                 for line in lines:
                     self._out.print(Text(line), soft_wrap=True)
-            except OSError:  # whoever reads this is gone or its disk is full: the run goes on without words
-                self._out.quiet = True
 
     def _event(self, text: str) -> None:
         if self._live is None:
@@ -189,7 +198,8 @@ class Console:
 
     def _draw(self) -> None:
         if self._live is not None:
-            self._live.refresh()
+            with self._silent_where_unwritable():
+                self._live.refresh()
 
     def _done(self, step: int, updates: int) -> float:
         """How much of the run is behind us, in [0, 1], by the limit that is nearer."""

@@ -22,17 +22,17 @@ class Jsonl:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.fdopen(durable.open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b")
+        self._file = os.fdopen(durable.open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", 0)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """One line, handed to the operating system at once. JSON has no NaN and no infinity: both become null."""
         line = json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        rest = memoryview(line.encode() + b"\n")
+        while rest:  # unbuffered: on a full disk nothing is kept that closing would try to write again
+            rest = rest[self._file.write(rest) :]
 
     def sync(self) -> int:
         """Waits until every line is on the disk; returns the file's length in bytes."""
-        self._file.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
@@ -41,8 +41,9 @@ class Jsonl:
 
         False where it does not: the file was moved, cut short or changed. The whole lines that are there stay.
         """
-        self._file.seek(0)
-        kept = self._file.read(length)
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
+            reader.seek(0)
+            kept = reader.read(length)
         end = kept.rfind(b"\n") + 1
         self._file.truncate(end)
         return end == length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config, Run
 from offbeat.deploy import LoadedPolicy
 from offbeat.descriptors import occupy_standard
-from offbeat.errors import OffbeatError, RunInterrupted, UsageError
+from offbeat.errors import RunInterrupted, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
 from offbeat.run.build import Parts, budget, build
@@ -27,6 +26,7 @@ from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
 from offbeat.run.evaluate import Evaluation
+from offbeat.run.file_errors import in_words
 from offbeat.run.init_from import start_from
 from offbeat.run.policy import load_policy
 from offbeat.run.runner import Runner
@@ -73,7 +73,7 @@ def train_config(
 ) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     occupy_standard()
-    with _threads(budget(config.run).learner):
+    with in_words(), _threads(budget(config.run).learner):
         parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             try:
@@ -86,9 +86,10 @@ def train_config(
             except BaseException:
                 parts.close()
                 raise
-            directory.lock()
             try:
-                return _train(parts, directory, None, stop, [each for each in told if each is not None])
+                with in_words(directory.path):
+                    directory.lock()
+                    return _train(parts, directory, None, stop, [each for each in told if each is not None])
             except BaseException:
                 if not Checkpoints(directory.path).names():
                     shutil.rmtree(directory.path, ignore_errors=True)  # nothing that could be resumed or looked at
@@ -115,6 +116,18 @@ def resume(
     """
     occupy_standard()
     directory = RunDirectory.open(path)
+    with in_words(directory.path):
+        return _resume(directory, checkpoint, env, eval_env, callbacks, changes)
+
+
+def _resume(
+    directory: RunDirectory,
+    checkpoint: str,
+    env: Any,
+    eval_env: Any,
+    callbacks: Iterable[object] | None,
+    changes: Mapping[str, Any],
+) -> RunResult:
     directory.lock()
     try:
         snapshot = Checkpoints(directory.path).load(checkpoint)
@@ -122,7 +135,7 @@ def resume(
         config, told = changed(notes["algorithm"], notes["config"], changes)
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
-        _check_totals(config.run, done, changes, path)
+        _check_totals(config.run, done, changes, directory.path)
         with _threads(budget(config.run).learner):
             parts = build(Environments(config, env, eval_env), callbacks)
             check_same(notes, config.algorithm, parts.agent.spec)
@@ -177,13 +190,8 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
             for each in told:
                 directory.log(each)
             status = runner.train()
-        except BaseException as error:
+        except BaseException:
             runner.fail(traceback.format_exc())
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OffbeatError(
-                    f"the disk of {directory.path} is full; its last checkpoint is good: free some space and go on "
-                    f"with `offbeat resume {directory.path}`"
-                ) from error
             raise
         last = runner.records.history[-1] if runner.records.history else None
         result = RunResult(directory.path, status, last, runner.records.history, runner.stop_reason)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,14 @@ class RunDirectory:
                 "directory that is there and may be written to, or one that can be made"
             ) from error
         directory = cls(path)
-        directory.record(config, versions)
+        try:
+            directory.record(config, versions)
+        except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
+            raise UsageError(
+                f"out={str(out)!r} cannot hold a run: its config.yaml cannot be written ({error.strerror}); choose a "
+                "directory with room that may be written to"
+            ) from error
         return directory
 
     @classmethod
@@ -84,6 +92,16 @@ class RunDirectory:
 
     def summary(self, values: dict[str, Any]) -> None:
         self._write("summary.json", values)
+
+    def mark_failed(self) -> None:
+        """Where there is no room for a new summary.json: changes the status in the one that is there, in its place."""
+        running, failed = b'"status": "running"', b'"status": "failed" '
+        with contextlib.suppress(OSError, ValueError):  # the error that ended the run is the one to be told
+            descriptor = durable.open_regular(self.path / "summary.json", os.O_RDWR)
+            try:
+                os.pwrite(descriptor, failed, os.pread(descriptor, 1 << 20, 0).index(running))
+            finally:
+                os.close(descriptor)
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         # Not synced: it is news, not state.

@@ -91,12 +91,14 @@ class Records:
         """On a full disk not even this can be written: the error that ended the run is what matters, not this one."""
         with contextlib.suppress(OSError):
             self.directory.log("failed\n" + trace)
+        with contextlib.suppress(OSError):
             self.directory.status("failed", force=True)
 
     def note(self, text: str) -> None:
         """Something that a person should know: on the console, and in log.txt."""
         self.console.note(text)
-        self.directory.log(text)
+        with contextlib.suppress(OSError):  # whoever writes what the run needs will say that it cannot be written
+            self.directory.log(text)
 
     def close(self) -> None:
         for logger in self._loggers:

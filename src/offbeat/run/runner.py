@@ -364,6 +364,7 @@ class Runner:
             self._summary("failed")
         except Exception as error:  # a full disk, a logger of the user's: the error that ended the run matters more
             self.console.note(f"the summary could not be written: {type(error).__name__}: {error}")
+            self.directory.mark_failed()
 
     def close(self) -> None:
         for each in (self.collector, self.evaluator):

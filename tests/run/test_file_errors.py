@@ -1,0 +1,132 @@
+"""What the operating system refuses to a run ends it in words, with exit code 1, and summary.json says `failed`."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_asynchronous_faults import command
+
+from offbeat.errors import OffbeatError
+from offbeat.observe.console import Console
+from offbeat.run.callbacks import ChunkEvent
+from offbeat.run.directory import RunDirectory
+from offbeat.run.file_errors import explain
+from short_runs import train
+
+
+def refusing(number: int) -> Any:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "is full .* free some space and go on with `offbeat resume"),
+        (errno.EROFS, r"cannot be written \(Read-only file system\); make .* writable and go on"),
+        (errno.EMFILE, r"too many open files: .* raise the limit \(ulimit -n"),
+    ],
+)
+def test_each_error_has_a_remedy(number: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.observe.jsonl.Jsonl.write", refusing(number))
+    with pytest.raises(OffbeatError, match=words):
+        train(tmp_path, name="run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_an_error_without_a_known_remedy_stays_as_it_is(tmp_path: Path) -> None:
+    assert explain(OSError(errno.ENOTSOCK, "Not a socket"), tmp_path) is None
+    assert explain(OSError(errno.ENOSPC, "No space left on device"), None) is None
+
+
+def test_a_run_whose_directory_is_removed_says_so(tmp_path: Path) -> None:
+    class Remove:
+        def on_chunk(self, event: ChunkEvent) -> None:
+            shutil.rmtree(event.path)
+
+    with pytest.raises(OffbeatError, match="run was removed while the run used it"):
+        train(tmp_path, name="run", callbacks=[Remove()])
+
+
+def test_too_few_descriptors_for_collectors_are_not_taken_for_too_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "memfd_create", refusing(errno.EMFILE))
+    with pytest.raises(OffbeatError, match="too many open files"):
+        train(tmp_path, collectors=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_status_changes_in_its_place_where_there_is_no_room_for_a_new_summary(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.mark_failed()  # there is none yet
+    directory.summary({"status": "running", "env_steps": 7})
+    directory.mark_failed()
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"status": "failed", "env_steps": 7}
+    before = (tmp_path / "summary.json").read_bytes()
+    directory.mark_failed()
+    assert (tmp_path / "summary.json").read_bytes() == before
+
+
+def test_a_config_that_cannot_be_written_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunDirectory, "record", refusing(errno.ENOSPC))
+    with pytest.raises(OffbeatError, match=r"cannot hold a run: its config.yaml cannot be written \(No space"):
+        train(tmp_path, name="run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metrics_file_that_cannot_grow_ends_the_run_in_one_paragraph(tmp_path: Path) -> None:
+    line = command(tmp_path, "run", total_steps=2_000, log_every=1)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(line, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("offbeat: error: the disk of "), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_to_a_full_device_is_an_error_in_words() -> None:
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "offbeat", "--version"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("offbeat: error: the output cannot be written (No space left on device)")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_that_is_gone_makes_the_console_silent(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        closed_now = False
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            if self.closed_now:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().write(text)
+
+    stream = Gone()
+    with Console(tmp_path, 100, stream=stream) as console:
+        console.start(["first"])
+        stream.closed_now = True
+        console.checkpoint(1, tmp_path / "c")
+        console.note("a note")
+        console.finish(["last"])
+    assert console.quiet
