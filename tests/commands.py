@@ -1,9 +1,10 @@
-"""Commands in processes of their own, which may be killed at an update of one's choice."""
+"""Commands and scripts in processes of their own; a command may be killed at an update of one's choice."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Sequence
@@ -48,12 +49,38 @@ def run(arguments: Sequence[str], output: Path, *, fresh: bool = False) -> str:
     return output.read_text()
 
 
-def _main(arguments: list[str], output: Path, number: int | None, at: int) -> None:
+def run_in(directory: Path, script: Path | None, arguments: Sequence[str], expected: int = 0) -> str:
+    """What `offbeat ARGUMENTS`, or else a script, prints in a directory."""
+    output = directory / "output"
+    process: BaseProcess = _forked.Process(target=_run_in, args=(directory, script, list(arguments), output))
+    process.start()
+    code, said = finish(process), output.read_text()
+    output.unlink()
+    assert code == expected, said
+    return said
+
+
+def _run_in(directory: Path, script: Path | None, arguments: list[str], output: Path) -> None:
+    os.chdir(directory)
+    if script is None:
+        _main(arguments, output, None, 0)
+    else:
+        _say_to(output)
+        sys.argv = [str(script), *arguments]
+        sys.path.insert(0, str(script.parent))
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def _say_to(output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+
+
+def _main(arguments: list[str], output: Path, number: int | None, at: int) -> None:
+    _say_to(output)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from offbeat.cli import main
     from offbeat.run.agent import Agent
 

@@ -2,96 +2,96 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import commands
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def run(arguments: list[str], directory: Path, expected: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"SDL_VIDEODRIVER": "dummy", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == expected, done.stdout + done.stderr
-    return done
+def example(name: str, directory: Path, *arguments: str, expected: int = 0) -> str:
+    return commands.run_in(directory, ROOT / "examples" / name, arguments, expected)
 
 
-def example(name: str, directory: Path, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
-    return run([str(ROOT / "examples" / name), *arguments], directory, expected)
+def fresh(name: str, directory: Path, *arguments: str) -> str:
+    """An example in an interpreter that has loaded nothing yet."""
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    return subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def test_the_demo_shows_its_pictures_and_fails_when_too_little_was_learned(tmp_path: Path) -> None:
     done = example("demo.py", tmp_path, "--steps", "250", expected=1)
-    path = tmp_path / re.findall(r"^run: (.+)$", done.stdout, re.MULTILINE)[-1]
-    assert re.search(r"random policy +-\d{3,4}\.\d ", done.stdout)
-    assert re.search(r"trained policy +-\d{3,4}\.\d ", done.stdout)
-    assert "not solved" in done.stderr
+    path = tmp_path / re.findall(r"^run: (.+)$", done, re.MULTILINE)[-1]
+    assert re.search(r"random policy +-\d{3,4}\.\d ", done)
+    assert re.search(r"trained policy +-\d{3,4}\.\d ", done)
+    assert "not solved" in done
     assert (path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert (path / "videos" / "demo.gif").read_bytes().startswith(b"GIF89a")
 
 
 def test_an_environment_of_ones_own_is_trained_on(tmp_path: Path) -> None:
     done = example("own_environment.py", tmp_path, "--steps", "400")
-    assert re.search(r"mean return -\d+\.\d\d, mean length \d+", done.stdout)
+    assert re.search(r"mean return -\d+\.\d\d, mean length \d+", done)
 
 
 def test_a_game_with_forbidden_moves_is_learned_without_one(tmp_path: Path) -> None:
     done = example("masks.py", tmp_path, "--steps", "300")
-    assert re.search(r"^won \d+ of 100 games, without a forbidden move$", done.stdout, re.MULTILINE)
+    assert re.search(r"^won \d+ of 100 games, without a forbidden move$", done, re.MULTILINE)
 
 
 def test_a_loop_of_ones_own_saves_and_loads(tmp_path: Path) -> None:
     done = example("own_loop.py", tmp_path, "--steps", "420")
-    assert "episode 2: -" in done.stdout
-    assert "it acts the same" in done.stdout
+    assert "episode 2: -" in done
+    assert "it acts the same" in done
 
 
 def test_networks_of_ones_own_are_trained_and_act(tmp_path: Path) -> None:
     done = example("own_networks.py", tmp_path, "--steps", "200")
-    assert "action for a hanging pendulum: [" in done.stdout
+    assert "action for a hanging pendulum: [" in done
 
 
 def test_a_collector_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     done = example("collectors.py", tmp_path, "--steps", "1300")
-    assert "collectors replaced: 1" in done.stdout
-    assert "updates per step: 1.000" in done.stdout
+    assert "collectors replaced: 1" in done
+    assert "updates per step: 1.000" in done
 
 
 def test_ppo_and_appo_learn_the_same_task(tmp_path: Path) -> None:
     done = example("rollouts.py", tmp_path, "--steps", "1600")
-    assert re.search(r"^ppo: return \d+ after \d+ s\nppo: updates behind, at most: 0$", done.stdout, re.MULTILINE)
-    assert re.search(r"^appo: return \d+ after \d+ s$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ppo: return \d+ after \d+ s\nppo: updates behind, at most: 0$", done, re.MULTILINE)
+    assert re.search(r"^appo: return \d+ after \d+ s$", done, re.MULTILINE)
 
 
 def test_a_callback_of_ones_own_reports_and_ends_the_run(tmp_path: Path) -> None:
     done = example("callbacks.py", tmp_path, "--steps", "400", "--enough", "-2000")
-    assert re.search(r"^step 200: evaluation -\d+\.\d, best training episode -\d+\.\d$", done.stdout, re.MULTILINE)
-    assert "step-000000000200 is on disk" in done.stdout
-    assert re.search(r"^finished: -\d+\.\d is enough$", done.stdout, re.MULTILINE)
+    assert re.search(r"^step 200: evaluation -\d+\.\d, best training episode -\d+\.\d$", done, re.MULTILINE)
+    assert "step-000000000200 is on disk" in done
+    assert re.search(r"^finished: -\d+\.\d is enough$", done, re.MULTILINE)
 
 
 def test_readme_commands_work_and_their_policy_acts_without_torch(tmp_path: Path) -> None:
     block = next(block for block in re.findall(r"```\n(.+?)```", README, re.DOTALL) if "offbeat train" in block)
     fewer = block.replace("10000", "1050").replace("20000", "1100")
     fewer = fewer.replace("--episodes 20", "--episodes 2").replace("--episodes 3", "--episodes 1")
-    outputs = [run(["-m", *shlex.split(command)], tmp_path).stdout for command in fewer.splitlines()]
+    outputs = [commands.run_in(tmp_path, None, shlex.split(command)[1:]) for command in fewer.splitlines()]
     assert len(outputs) == 8
     assert "collector 0" in outputs[5]
     assert "episode 1: return -" in outputs[3]
     assert outputs[0].splitlines()[-1] == outputs[2].splitlines()[-1] == "run: runs/first"
     assert "over 2 episodes" in outputs[1]
     assert any((tmp_path / "runs" / "first" / "videos").iterdir())
-    done = example("act_without_learner.py", tmp_path, "runs/first")
-    assert "heavy libraries loaded: none" in done.stdout
+    done = fresh("act_without_learner.py", tmp_path, "runs/first")
+    assert "heavy libraries loaded: none" in done
 
 
 def test_readme_python_works(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
     fewer = code.replace("total_steps=10_000", "total_steps=300, random_steps=200, warmup_steps=200, quiet=True")
-    done = run(["-c", fewer + "\nprint('action', action)"], tmp_path)
-    assert re.search(r"^runs/\S+ -\d+\.\d+\naction \[", done.stdout)
+    (tmp_path / "readme.py").write_text(fewer + "\nprint('action', action)")
+    done = commands.run_in(tmp_path, tmp_path / "readme.py", [])
+    assert re.search(r"^runs/\S+ -\d+\.\d+\naction \[", done)

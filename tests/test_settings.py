@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from needs import NEEDS
+from each_setting import changed, every_setting, named, needed
 from offbeat import settings, settings_page
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed, Learned, Run
 from offbeat.coercion import lost
@@ -32,38 +32,12 @@ def shape_reward(reward: float, step: int, total_steps: int) -> float:
     return reward * step / total_steps
 
 
-def every_setting() -> list[tuple[str, settings.Setting]]:
-    """Each once, with the first algorithm that has it; one with another default or meaning elsewhere is another."""
-    found = {repr(each): (algorithm, each) for algorithm in reversed(ALGORITHMS) for each in train_settings(algorithm)}
-    return list(found.values())
-
-
 def numbers() -> list[tuple[str, settings.Setting]]:
     return [
         (algorithm, each)
         for algorithm, each in every_setting()
         if {each.hint, *getattr(each.hint, "__args__", ())} & {int, float}
     ]
-
-
-def named(value: Any) -> str:
-    return value.name if isinstance(value, settings.Setting) else str(value)
-
-
-def changed(algorithm: str, each: settings.Setting) -> Config:
-    """A config in which this setting, and nothing but the kind that it needs, is not the default."""
-    kind: dict[str, Any] = {each.union: each.of[0]} if each.union else NEEDS.get(each.name, {})
-    literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
-    numbers = [3, 0.5, 1, -1, 10**7, 1e-3]
-    others = [True, False, "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
-    for value in [*literals, *numbers, *others]:
-        try:
-            config = build(algorithm, {**kind, each.name: value})
-        except UsageError:
-            continue
-        if config != build(algorithm, kind):
-            return config
-    raise AssertionError(f"no value found for {each.name} that differs from its default")
 
 
 def test_the_defaults_are_those_of_the_dataclasses() -> None:
@@ -201,11 +175,10 @@ ANY_NUMBER = {"initial_log_std", "log_std_min", "log_std_max", "stop_return", "t
 @pytest.mark.parametrize(("algorithm", "each"), numbers(), ids=named)
 def test_every_number_has_a_range_and_what_is_beyond_it_is_refused(algorithm: str, each: settings.Setting) -> None:
     assert bool(each.limits) != (each.name in ANY_NUMBER)
-    besides = {each.union: each.of[0]} if each.union else {}
     for kind, limit in each.limits.items():
         value = limit + {"at_least": -1, "above": 0, "at_most": 1, "below": 0}[kind]
         with pytest.raises(UsageError, match=f"{each.name}=.* is (out of range|not a whole number)"):
-            build(algorithm, {**besides, each.name: (value,) if isinstance(each.default, tuple) else value})
+            build(algorithm, {**needed(each), each.name: (value,) if isinstance(each.default, tuple) else value})
 
 
 @given(key=st.text() | st.integers() | st.none() | st.tuples(st.integers()), value=anything)
@@ -221,7 +194,7 @@ def test_every_setting_has_help_and_survives_flatten_and_yaml(
     algorithm: str, each: settings.Setting, tmp_path: Path
 ) -> None:
     assert each.help.endswith(".")
-    config = changed(algorithm, each)
+    _, config = changed(algorithm, each)
     flat = flatten(config)
     assert build(algorithm, flat) == config
     assert build(algorithm, json.loads(json.dumps(flat))) == config
