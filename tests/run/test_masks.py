@@ -13,7 +13,6 @@ import offbeat
 from guarded import BRANCHES, CHOICES, Guarded
 from offbeat.errors import SpaceError, UsageError
 from offbeat.masks import permits
-from offbeat.run.api import evaluate_run
 from offbeat.run.callbacks import ChunkEvent
 from offbeat.run.checkpoint import digest
 
@@ -97,7 +96,7 @@ def test_mask_key_is_a_key_of_info_or_of_the_observation(where: str, ends: str, 
     run = train("dqn", tmp_path, [watching], mask_key="allowed", env_kwargs=kwargs, total_steps=60)
     check_rows(watching, (CHOICES,))
     assert run.policy().spec.observation_size == 3
-    assert len(evaluate_run(run.path, episodes=3).returns) == 3
+    assert len(offbeat.evaluate(run.path, episodes=3).returns) == 3
 
 
 @pytest.mark.parametrize("algorithm", sorted(SETTINGS))
