@@ -36,6 +36,7 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory
 	$(BIN)/python benchmarks/learner.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/command.py
 	$(BIN)/python benchmarks/async.py
 	$(BIN)/python benchmarks/appo.py
 

@@ -402,14 +402,3 @@ def test_the_module_is_the_command() -> None:
     result = subprocess.run([sys.executable, "-m", "offbeat", "trian"], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "did you mean train?" in result.stderr
-
-
-@pytest.mark.parametrize(("given", "expected"), [(None, "1000"), ("7", "7")])
-def test_torchs_threads_sleep_soon_unless_the_user_says_otherwise(
-    given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", given or "")  # so that whatever `main` sets is taken back
-    if given is None:
-        monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert main(["--help"]) == 0
-    assert os.environ["GOMP_SPINCOUNT"] == expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offbeat import threads
+
 __version__ = "0.1.0"
 __all__ = ["Agent", "Callback", "RunInterrupted", "__version__", "evaluate", "load_policy", "resume", "train"]
 
@@ -24,6 +26,8 @@ _WHERE = {
     "load_policy": "offbeat.run.policy",
     "evaluate": "offbeat.run.saved",
 }
+
+threads.sleep_soon()  # before anything loads torch
 
 
 def __getattr__(name: str) -> Any:

@@ -31,9 +31,6 @@ from offbeat.training_commands import (
     show_train_help,
 )
 
-SPINS = "1000"
-"""How long torch's threads look for work before they sleep; takes effect because torch is not loaded yet. By default
-they look for milliseconds, which makes updates many times slower where another process holds one of the cores."""
 CHECKPOINT_HELP = "Which checkpoint: latest, best, or its name under checkpoints/."
 
 
@@ -270,7 +267,6 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else."""
     occupy_standard()
     words = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         code = _dispatch([word for word in words if word != "--debug"])
     except (Exception, KeyboardInterrupt) as error:

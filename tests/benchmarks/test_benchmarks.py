@@ -211,3 +211,27 @@ def test_the_document_holds_the_tables_of_the_committed_results() -> None:
             assert include(document, name, result.read_text().rstrip("\n")) == document
         else:
             assert include(document, name, "| table |").count("| table |") == 1
+
+
+@pytest.mark.usefixtures("on_the_benchmarks_path")
+def test_the_command_is_measured_with_defaults_and_by_hand_idle_and_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import command
+
+    lines = []
+
+    def measured(flags: list[str], first: int, last: int, log_every: int) -> float:
+        lines.append(" ".join(flags))
+        return 200.0 if "--collectors" in flags else 100.0
+
+    monkeypatch.setattr(command, "steps_per_second", measured)
+    monkeypatch.setattr(sys, "argv", ["command.py", "--rounds", "1", "--busy-rounds", "1", "--out", str(tmp_path)])
+    command.main()
+    record = results(tmp_path, "command")
+    assert list(record["idle"]) == list(record["busy"]) == [regime.name for regime in command.REGIMES]
+    assert "sac --env HalfCheetah-v5 --seed 0" in lines
+    assert "sac --env HalfCheetah-v5 --slack 128 --collectors 1 --seed 0" in lines
+    text = capsys.readouterr().out
+    assert "| in process, defaults | 100 | 1.00 |" in text
+    assert "one collector makes 2.00 x the steps" in text

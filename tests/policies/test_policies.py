@@ -12,7 +12,7 @@ from offbeat.algorithms.configs import SAC, Activation
 from offbeat.algorithms.torch import sac
 from offbeat.errors import UsageError
 from offbeat.learn.torch import Learner
-from offbeat.policies import NUMPY_BELOW, make_policy
+from offbeat.policies import NUMPY_BELOW, acts_in, make_policy
 from offbeat.policies.mlp import MLPPolicy
 from offbeat.types import Chunk, EnvSpec
 from specs import vector_spec
@@ -71,7 +71,7 @@ def test_log_deviation_is_clamped_where_the_config_says() -> None:
     np.testing.assert_allclose(noisy, still, atol=1e-6)
 
 
-def test_numpy_acts_for_few_environments_and_torch_for_many_unless_told() -> None:
+def test_numpy_acts_for_few_environments_or_small_layers_and_torch_for_much_work_unless_told() -> None:
     description = _learner(vector_spec()).policy_description()
 
     def backend(**options: object) -> str:
@@ -79,10 +79,15 @@ def test_numpy_acts_for_few_environments_and_torch_for_many_unless_told() -> Non
         assert isinstance(policy, MLPPolicy)
         return "torch" if policy._backend.tanh is torch.tanh else "numpy"
 
-    assert backend(num_envs=NUMPY_BELOW - 1) == "numpy"
-    assert backend(num_envs=NUMPY_BELOW) == "torch"
-    assert backend(num_envs=1, acting="torch") == "torch"
-    assert backend(num_envs=1000, acting="numpy") == "numpy"
+    assert backend(acting="torch") == "torch"
+    assert backend(num_envs=1000, acting="numpy") == backend() == "numpy"
+    many = NUMPY_BELOW // 256**2
+    assert acts_in("auto", many, (256, 256)) == acts_in("auto", many, (64, 64)) == "numpy"
+    assert acts_in("auto", many + 1, (256, 256)) == acts_in("auto", many, (300, 300)) == "torch"
+    assert acts_in("auto", 10, (8,)) == acts_in("auto", 10, ()) == "numpy"
+    assert acts_in("numpy", many + 1, (256, 256)) == "numpy"
+    assert acts_in("auto", 31, (8,), one_thread=False) == "numpy"
+    assert acts_in("auto", 32, (8,), one_thread=False) == "torch"
 
 
 def test_weights_are_a_copy_that_later_updates_leave_alone() -> None:

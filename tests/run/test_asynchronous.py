@@ -14,6 +14,7 @@ import pytest
 
 import offbeat
 import soak
+from offbeat import threads
 from offbeat.collect.shards import ShardProcesses
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
@@ -366,7 +367,7 @@ def test_settings_of_collectors_are_refused_without_any() -> None:
         )
 
 
-def test_threads_fit_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_lines_say_how_the_machine_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
     seen = []
@@ -375,11 +376,10 @@ def test_threads_fit_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[s
         def on_update(self, event: Any) -> None:
             seen.append(torch.get_num_threads())
 
-    train(tmp_path, "run", total_steps=120, collectors=1, threads=0, quiet=False, callbacks=[Look()])
-    cores = len(os.sched_getaffinity(0))
-    assert set(seen) <= {max(1, cores - 2), 1}
+    train(tmp_path, "run", total_steps=120, collectors=1, threads=3, quiet=False, callbacks=[Look()])
+    assert set(seen) == {3}
     words = capsys.readouterr().out
-    assert f"threads: learner {seen[0]}, collectors 1 x 1, evaluation 1" in words
+    assert f"learner 3 of {threads.cores()} threads; acting in numpy; 1 collector; slack 32, collect ahead 32" in words
 
 
 def test_a_callback_ends_a_run_with_collectors(tmp_path: Path) -> None:

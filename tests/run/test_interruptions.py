@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController
 
 import offbeat
 from offbeat.collect import Inline
@@ -126,12 +127,17 @@ def test_the_best_return_outlives_a_resume(tmp_path: Path, monkeypatch: pytest.M
 def test_threads_are_set_for_the_run_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    before, seen = torch.get_num_threads(), []
-    collect = Runner._collect
-    monkeypatch.setattr(Runner, "_collect", lambda self: (seen.append(torch.get_num_threads()), collect(self))[1])
-    train(tmp_path, threads=before + 1)
-    assert set(seen) == {before + 1}
-    assert torch.get_num_threads() == before
+    def now() -> tuple[int, list[int]]:
+        numpy = ThreadpoolController().select(internal_api="openblas").info()
+        return torch.get_num_threads(), [each["num_threads"] for each in numpy]
+
+    collect, seen = Runner._collect, []
+    monkeypatch.setattr(Runner, "_collect", lambda self: (seen.append(now()), collect(self))[1])
+    with ThreadpoolController().select(internal_api="openblas").limit(limits=2):
+        before = now()
+        train(tmp_path, threads=before[0] + 1)
+        assert now() == before
+    assert all(each == (before[0] + 1, [1] * len(before[1])) for each in seen)
 
 
 def test_a_best_checkpoint_of_steps_that_are_taken_back_is_forgotten(

@@ -29,7 +29,7 @@ from offbeat.weights.shared import Layout, SharedWeights
 State = tuple[dict[str, Array], dict[str, Any]]
 """Where a collector stands, as arrays and JSON values."""
 
-SHORTEST_NAP, LONGEST_NAP = 20e-6, 1e-3
+SHORTEST_NAP, LONGEST_NAP = 20e-6, 4e-3
 FAULTS_TOLD = 10
 LONGEST_WAIT = 500_000_000
 """ns after which a wait is told of, whether it is over or not."""
@@ -175,7 +175,8 @@ class Worker:
                 now = control.heartbeat = time.monotonic_ns()
                 if over() or control.stop or now - start > LONGEST_WAIT:
                     break
-                nap = min(2 * nap, LONGEST_NAP)
+                # A quarter of the wait so far: little is lost at its end, and a long one hardly disturbs the learner.
+                nap = min(max(SHORTEST_NAP, (now - start) / 4e9), LONGEST_NAP)
         control.waited += now - start
 
     def _answer(self) -> None:

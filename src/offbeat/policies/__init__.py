@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from offbeat.errors import UsageError
 from offbeat.policies.protocol import Policy
 from offbeat.types import EnvSpec
 
-__all__ = ["NUMPY_BELOW", "Policy", "make_policy"]
+__all__ = ["NUMPY_BELOW", "Policy", "acts_in", "make_policy"]
 
 
-NUMPY_BELOW = 32
-"""NumPy acts faster than torch below about this many environments on the CPUs that we measured."""
+NUMPY_BELOW = 32_000_000
+"""NumPy acts at least as fast as torch on one thread while the largest layer takes fewer multiplications than this for
+all environments; beyond that torch's products are faster on some processors."""
+
+
+FEW = 32
+"""Environments from which NumPy's products take more than one thread, if they may."""
+
+
+def acts_in(acting: str, num_envs: int, hidden: Sequence[int], *, one_thread: bool = True) -> str:
+    """NumPy or torch, where `acting` is auto: by the size of the work for layers of these widths.
+
+    one_thread: whether NumPy is held to one thread, as it is in a run. Otherwise torch acts for many environments:
+    NumPy's idle threads would spin for milliseconds, on the cores that torch's need for the next update.
+    """
+    if acting != "auto":
+        return acting
+    if not one_thread and num_envs >= FEW:
+        return "torch"
+    largest = max((first * second for first, second in pairwise((*hidden, 1))), default=1)
+    return "numpy" if num_envs * largest < NUMPY_BELOW else "torch"
 
 
 def make_policy(
@@ -29,7 +49,7 @@ def make_policy(
     """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`.
 
     It acts for the environments first_env to first_env + num_envs - 1 of `total_envs`, over which noise scales are
-    spread; without total_envs, over those that it acts for.
+    spread; without total_envs, over those that it acts for. acting: numpy or torch; auto is numpy.
     """
     total = num_envs if total_envs is None else total_envs
     if first_env < 0 or first_env + num_envs > total:
@@ -37,7 +57,7 @@ def make_policy(
             f"first_env={first_env}, num_envs={num_envs}, total_envs={total_envs}: first_env must be at least 0, and "
             "total_envs at least first_env + num_envs"
         )
-    policy = _acting(description, num_envs, acting, spec, actor)
+    policy = _acting(description, acting, spec, actor)
     exploration = description.get("exploration")
     if exploration is None or spec is None:
         return policy
@@ -48,7 +68,6 @@ def make_policy(
 
 def _acting(
     description: Mapping[str, Any],
-    num_envs: int,
     acting: str,
     spec: EnvSpec | None,
     actor: Callable[[EnvSpec], Any] | None,
@@ -67,5 +86,4 @@ def _acting(
         raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
     if acting not in ("auto", "numpy", "torch"):
         raise UsageError(f"acting={acting!r} is none of auto, numpy, torch")
-    backend = acting if acting != "auto" else ("numpy" if num_envs < NUMPY_BELOW else "torch")
-    return MLPPolicy(description, backend)
+    return MLPPolicy(description, "torch" if acting == "torch" else "numpy")

@@ -16,7 +16,7 @@ from offbeat.collect.inline import MOST_ENVIRONMENTS
 from offbeat.errors import UsageError
 from offbeat.learn.rollouts import RolloutLearner
 from offbeat.learn.torch import Learner
-from offbeat.policies import Policy, make_policy
+from offbeat.policies import Policy, acts_in, make_policy
 from offbeat.references import resolve
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
@@ -53,6 +53,8 @@ class Agent:
             settings["total_steps"] = ENDLESS  # a run's default would be the end of schedules
         self._prepare(settings_module.build(algorithm, {"env": spec.name, **settings}), spec, has_end)
 
+    _in_a_run = False
+
     @classmethod
     def from_config(
         cls, config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs: int | None = None
@@ -62,6 +64,7 @@ class Agent:
         num_envs: environments that are stepped at once; None is as the config says.
         """
         agent = cls.__new__(cls)
+        agent._in_a_run = True
         agent._prepare(config, spec, True, shards, num_envs)
         return agent
 
@@ -309,11 +312,18 @@ class Agent:
             make_policy,
             self.learner.policy_description(),
             num_envs=num_envs,
-            acting=self.config.run.acting,
+            acting=self.acts_in(num_envs),
             spec=self.spec,
             actor=None if own is None else resolve(own, self.config.learner.acts_with),
             **options,
         )
+
+    def acts_in(self, num_envs: int) -> str:
+        """What the policy for so many environments acts in."""
+        if self.learner.own_acting is not None:
+            return "torch"
+        run, hidden = self.config.run, self.config.learner.hidden
+        return acts_in(run.acting, num_envs, hidden, one_thread=self._in_a_run)
 
     def publication(self) -> Publication:
         """The acting weights of this moment; the same object until they change."""

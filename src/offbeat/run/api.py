@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 from offbeat import presets
 from offbeat import settings as settings_module
@@ -20,7 +21,8 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import RunInterrupted, UsageError
 from offbeat.observe.console import Console
 from offbeat.references import name_of
-from offbeat.run.build import Parts, budget, build
+from offbeat.run import tuning
+from offbeat.run.build import Parts, build
 from offbeat.run.changes import changed
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
@@ -73,7 +75,8 @@ def train_config(
 ) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     occupy_standard()
-    with in_words(), _threads(budget(config.run).learner):
+    config = tuning.settled(config)
+    with in_words(), _threads(config.run.threads):
         parts = build(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             try:
@@ -136,7 +139,8 @@ def _resume(
         if env is not None:
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
         _check_totals(config.run, done, changes, directory.path)
-        with _threads(budget(config.run).learner):
+        config = tuning.settled(config)
+        with _threads(config.run.threads):
             parts = build(Environments(config, env, eval_env), callbacks)
             check_same(notes, config.algorithm, parts.agent.spec)
             with Stop() as stop:
@@ -206,10 +210,11 @@ def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list
     steps, whole = f"{run.total_steps:,} steps", parts.agent.source.whole(run.total_steps)
     if whole != run.total_steps:
         steps += f" ({whole:,}, to finish the last rollout)"
-    threads = f"{torch.get_num_threads()} thread(s)" if not run.collectors else f"threads: {budget(run)}"
+    acting = parts.agent.acts_in(-(-count // max(1, run.collectors)))
     return [
         f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {steps}, "
-        f"seed {run.seed}, {parts.agent.learner.device}, {threads}",
+        f"seed {run.seed}, {parts.agent.learner.device}",
+        tuning.sentence(config, acting),
         f"files: {directory.path}",
     ]
 
@@ -239,11 +244,11 @@ def _conclusion(result: RunResult, runner: Runner) -> list[str]:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Torch's threads for the time of a run; 0 leaves them."""
+    """Torch's threads for the time of a run. NumPy has one: its idle ones would spin on cores that torch's need."""
     before = torch.get_num_threads()
-    if count:
-        torch.set_num_threads(count)
+    torch.set_num_threads(count)
     try:
-        yield
+        with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ import cloudpickle
 import numpy as np
 
 from offbeat import presets
-from offbeat.algorithms.configs import APPO, PPO, Config, Run
+from offbeat.algorithms.configs import APPO, PPO, Config
 from offbeat.collect.inline import Inline, Shaping
 from offbeat.collect.process import Job
 from offbeat.collect.processes import Place, Processes
@@ -37,38 +35,10 @@ from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
 from offbeat.run.runner import Runner
 from offbeat.run.same import spaces_of
 from offbeat.run.sources import FromRollouts, check_ring, check_rollouts, rollout_schema
+from offbeat.run.tuning import ahead
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec, Schema
 from offbeat.weights.shared import Layout
-
-
-@dataclass(frozen=True)
-class Threads:
-    """How many threads everybody has. learner: 0 leaves torch's own choice."""
-
-    learner: int
-    collectors: int
-    cores: int
-
-    def __str__(self) -> str:
-        return f"learner {self.learner}, collectors {self.collectors} x 1, evaluation 1, on {self.cores} cores"
-
-
-def budget(run: Run) -> Threads:
-    """Threads that fit the machine: one for each collector and for evaluation, and the others for the learner."""
-    cores = _cores()
-    if run.threads or not run.collectors:
-        return Threads(run.threads, run.collectors, cores)
-    return Threads(max(1, cores - run.collectors - 1), run.collectors, cores)
-
-
-def _cores() -> int:
-    """Cores that this process may use; a container may be given less time than its cores have."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):  # another system, or no limit
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        cores = min(cores, max(1, quota // period))
-    return cores
 
 
 class Recording:
@@ -221,7 +191,8 @@ def _processes(
         asks: dict[str, Any] = {"wants": source.wants, "oldest": source.oldest, "hold": source.hold}
         return RolloutProcesses(queues, collect, synchronous=not isinstance(agent.config.learner, APPO), **asks, **care)
     shards = [place for place in places if isinstance(place, ShardPlace)]
-    return ShardProcesses(shards, collect, collect_ahead=run.collect_ahead, synchronous=run.slack == 0, **care)
+    slack, collect_ahead = ahead(run)
+    return ShardProcesses(shards, collect, collect_ahead=collect_ahead, synchronous=slack == 0, **care)
 
 
 def _places(config: Config, spec: EnvSpec) -> Sequence[Place]:

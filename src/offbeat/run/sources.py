@@ -17,6 +17,7 @@ from offbeat.replay.queue import Rollout, RolloutQueue
 from offbeat.replay.shard import Shard
 from offbeat.replay.uniform import Uniform
 from offbeat.run.pace import Pace
+from offbeat.run.tuning import ahead
 from offbeat.streams import Streams
 from offbeat.trace import Trace
 from offbeat.types import Array, Chunk, EnvSpec, Field, Schema
@@ -112,7 +113,7 @@ class FromReplay:
     ) -> None:
         assert isinstance(config.learner, OffPolicy)
         run, self._batch_size = config.run, config.learner.batch_size
-        self.learner, self._streams, self._slack = learner, streams, run.slack
+        self.learner, self._streams, self._slack = learner, streams, ahead(run)[0] * run.num_envs
         self._dtype: type[np.floating] = np.float64 if run.precision == "float64" else np.float32
         self.schema, self.random_steps = Schema.transitions(spec), run.random_steps
         self.pace = Pace(run.updates_per_step, run.warmup_steps)

@@ -56,16 +56,16 @@ class Run:
     collectors: int = setting(
         0, "Collector processes, each with its share of the environments; 0 collects in the learner's own.", at_least=0
     )
-    slack: int = setting(
-        32,
-        "With collectors: environment steps that may be taken before the updates that belong to the earlier ones are "
-        "made; 0 is synchronous, with the numbers of one process.",
+    slack: int | None = setting(
+        None,
+        "With collectors: vector steps (a step of every environment) that may be taken before the updates that belong "
+        "to the earlier ones are made; 0 is synchronous, with the numbers of one process; none holds about 32 updates.",
         at_least=0,
         needs="collectors",
     )
-    collect_ahead: int = setting(
-        4,
-        "With collectors: vector steps that each may take before the learner looks again.",
+    collect_ahead: int | None = setting(
+        None,
+        "With collectors: vector steps that each may take before the learner looks again; none is as slack.",
         at_least=1,
         needs="collectors",
     )
@@ -89,7 +89,7 @@ class Run:
         needs="collectors",
     )
     acting: Literal["auto", "numpy", "torch"] = setting(
-        "auto", "What the policy acts with; auto is NumPy below 32 environments."
+        "auto", "What the policy acts with; auto is NumPy, and torch where environments and layers are many and wide."
     )
     eval_every: int = setting(5_000, "Evaluate every this many steps; 0 only at the end.", at_least=0)
     eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
@@ -107,7 +107,7 @@ class Run:
     device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
     threads: int = setting(
         0,
-        "Torch threads of the learner; 0 leaves torch's own choice, or the cores that collectors and evaluation leave.",
+        "Torch threads of the learner; 0 chooses by the size of an update, on the cores that collectors leave.",
         at_least=0,
         at_most=1024,
     )
@@ -140,11 +140,12 @@ class Run:
                 f"collectors={self.collectors} is more than num_envs={self.num_envs}: each collector needs an "
                 f"environment; use num_envs >= {self.collectors}"
             )
-        least = self.collectors * self.slack + 2 * self.collect_ahead * self.num_envs
+        slack, ahead = self.slack or 0, self.collect_ahead or self.slack or 1
+        least = (self.collectors * slack + 2 * ahead) * self.num_envs
         if self.collectors and least > self.capacity:
             raise UsageError(
-                f"capacity={self.capacity} leaves a collector less than it may be ahead by, slack={self.slack} and "
-                f"collect_ahead={self.collect_ahead} vector steps; use capacity >= {least}"
+                f"capacity={self.capacity} leaves a collector less than it may be ahead by, slack={slack} and "
+                f"collect_ahead={ahead} vector steps of {self.num_envs} environments; use capacity >= {least}"
             )
         check_needs(self, self)
 
