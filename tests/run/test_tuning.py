@@ -73,6 +73,8 @@ def test_cores_are_left_for_what_collectors_need_and_not_for_their_number(machin
     assert chosen(collectors=1).threads == 2  # one update per step: the collector sleeps
     assert chosen(collectors=1, num_envs=64, updates_per_step=0.0625).threads == 2
     assert chosen(collectors=1, num_envs=64, updates_per_step=0.01).threads == 1  # hardly any update: it never does
+    assert chosen(num_envs=64, updates_per_step=0.0625).threads == 2
+    assert chosen(num_envs=64, updates_per_step=0.01).threads == 1
     machine(cores=4)
     many = {"num_envs": 64, "updates_per_step": 0.001, "batch_size": 8_192}
     assert [chosen(collectors=count, **many).threads for count in (1, 2, 3)] == [4, 4, 4]
