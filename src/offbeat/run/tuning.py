@@ -69,7 +69,8 @@ def learner_threads(config: Config) -> int:
     run, work = config.run, work_of(config)
     learning = work.per_step * work.whole / MULTIPLICATIONS_PER_SECOND
     stepping = SECONDS_PER_STEP / learning  # cores that stepping would keep busy while the learner works, roughly
-    if threads.spin_long() or (not run.collectors and stepping > 0.5):
+    in_turns = not run.collectors and isinstance(config.learner, OffPolicy)  # a few updates after each step of all
+    if threads.spin_long() or (in_turns and stepping > 0.5):
         return 1
     useful = int(work.largest // (SLOW_GRAIN if threads.wake_slowly() else GRAIN))
     return max(1, min(useful, threads.cores() - round(min(run.collectors, stepping)), MOST_THREADS))
