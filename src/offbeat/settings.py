@@ -253,8 +253,13 @@ def spread_rate(owner: type, layers: Sequence[Mapping[str, Any]]) -> list[dict[s
 
 
 def run_settings(algorithm: str) -> tuple[Setting, ...]:
-    """The run's keys that mean something to an algorithm."""
-    return tuple(each for each in settings_of(Run) if each.name not in algorithm_named(algorithm).without)
+    """The run's keys that mean something to an algorithm, with its own defaults."""
+    owner = algorithm_named(algorithm)
+    return tuple(
+        dataclasses.replace(each, default=owner.run_defaults.get(each.name, each.default))
+        for each in settings_of(Run)
+        if each.name not in owner.without
+    )
 
 
 def build(algorithm: str, mapping: Mapping[str, Any]) -> Config:
@@ -276,7 +281,7 @@ def with_changes(config: Config, **changes: Any) -> Config:
 def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> Config:
     """The Config of checked flat values; later layers win as `merge` says, the defaults lie below all."""
     owner = algorithm_named(algorithm)
-    run, learner = (make(each, *layers, spell=spell) for each in (Run, owner))
+    run, learner = make(Run, owner.run_defaults, *layers, spell=spell), make(owner, *layers, spell=spell)
     return Config(algorithm, run, learner)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offbeat.algorithms.configs import ALGORITHMS, Run
 from offbeat.coercion import type_words
-from offbeat.settings import Setting, settings_of, shared_rate
+from offbeat.settings import Setting, settings_of, shared_rate, text_of
 
 
 def markdown() -> str:
@@ -27,6 +27,9 @@ def markdown() -> str:
         lines += ["", f"## {title}", "", (owner.__doc__ or "").splitlines()[0], ""]
         if without := getattr(owner, "without", ()):
             lines += [f"It has none of these settings of a run: {', '.join(f'`{name}`' for name in without)}.", ""]
+        if own := getattr(owner, "run_defaults", {}):
+            listing = ", ".join(f"`{name}` {text_of(value)}" for name, value in own.items())
+            lines += [f"Its own defaults of a run's settings: {listing}.", ""]
         lines += ["| setting | value | default | range | meaning |", "|---|---|---|---|---|"]
         keys = settings_of(owner) + shared_rate(owner)
         lines += ["| " + " | ".join(_row(each)) + " |" for each in keys]

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.algorithms.configs import DDPG, DQN, REDQ, SAC, TD3, Fixed
+import offbeat
+from offbeat.algorithms.configs import DDPG, DQN, REDQ, SAC, TD3, Fixed, Learned
 from offbeat.algorithms.torch import sac
 from offbeat.errors import SpaceError, UsageError
 from offbeat.learn.torch import Learner
+from offbeat.settings import build, flatten, train_settings, with_changes
 from specs import choice_spec, random_transitions, vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -59,13 +61,26 @@ def test_discrete_gradients_are_those_of_the_written_out_objective(gradients: st
     assert learner.drain()["actor_loss"] == pytest.approx(objective.item(), rel=1e-9)
 
 
-def test_the_default_target_entropy_of_discrete_actions_is_half_of_the_largest() -> None:
-    learner, rng = _learner("sac", SAC(**SMALL), choice_spec(5, 4)), np.random.default_rng(0)
-    before = learner.state.log_temperature.clone()
+@pytest.mark.parametrize("target", [None, 0.9])
+def test_the_default_target_entropy_of_discrete_actions_is_that_of_the_paper(target: float | None) -> None:
+    config = SAC(**SMALL, temperature=Learned(target_entropy=target))
+    learner, rng = _learner("sac", config, choice_spec(5, 4)), np.random.default_rng(0)
     learner.update(random_transitions(rng, learner.spec, 32, np.float64), np.zeros(0))
-    entropy = learner.drain()["entropy"]
-    assert entropy > 0.5 * np.log(4)  # a new policy is nearly uniform, so the temperature falls
-    assert learner.state.log_temperature < before
+    moment = learner.arrays()["temperature_adam/mean"].item() / 0.1  # Adam's first one is a tenth of the gradient
+    wanted = 0.98 * np.log(4) if target is None else target
+    assert moment == pytest.approx(learner.drain()["entropy"] - wanted, rel=1e-9)
+
+
+def test_redq_has_its_authors_ratio_and_delay_without_a_preset() -> None:
+    config = build("redq", {})
+    assert (config.run.updates_per_step, config.learner.actor_every) == (20.0, 20)
+    assert build("redq", {"updates_per_step": 2}).run.updates_per_step == 2.0
+    assert build("redq", flatten(config)) == config
+    assert with_changes(build("redq", {"updates_per_step": 3}), total_steps=5).run.updates_per_step == 3.0
+    shown = {each.name: each.default_words for each in train_settings("redq")}
+    assert shown["updates_per_step"] == "20.0"
+    assert {each.name: each.default_words for each in train_settings("sac")}["updates_per_step"] == "1.0"
+    assert offbeat.Agent("redq", vector_spec(3, 1), warmup_steps=1).source.due(2, 0) == 20
 
 
 def test_the_target_is_the_least_of_a_drawn_subset() -> None:
@@ -97,7 +112,7 @@ def test_all_subsets_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("gradients", ["auto", "autograd"])
 def test_the_actor_may_climb_the_mean_of_the_critics(gradients: str) -> None:
-    config = REDQ(**SMALL, critics=3, temperature=Fixed(0.2), gradients=gradients)
+    config = REDQ(**SMALL, critics=3, temperature=Fixed(0.2), gradients=gradients, actor_every=1)
     learner, rng = _learner("redq", config, vector_spec(5, 2)), np.random.default_rng(0)
     batch, noise = random_transitions(rng, learner.spec, 32, np.float64), _noise(learner, rng)
     before = learner.state.actor.flat.clone()

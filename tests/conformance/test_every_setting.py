@@ -171,6 +171,7 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
     else:
         own = {"hidden"} if algorithm == "dqn" and "critic" in settings else set()  # an own network has its own layers
         small = {name: value for name, value in SMALL.items() if name not in own}
+        small |= {"actor_every": 1} if algorithm == "redq" else {}  # or the actor would not learn in so few updates
         agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
         agent.add(_rows(spec))
         agent.learn(UPDATES)

@@ -18,7 +18,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "td3": {**SHARED, **RATES, "target_noise": 0.0, "exploration": {"kind": "gaussian", "scale": 0.5}},
     "ddpg": {**SHARED, **RATES, "exploration": {"kind": "ornstein_uhlenbeck", "scale": 2.0}},
     "dqn": {**SHARED, "learning_rate": 3e-3, "exploration": {"kind": "epsilon_greedy", "final": 1.0}},
-    "redq": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.0}, "critics": 4},
+    "redq": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.0}, "critics": 4, "actor_every": 1},
     "discrete sac": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.02}},
 }
 DISCRETE = {"dqn", "discrete sac"}

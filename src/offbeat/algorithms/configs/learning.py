@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,10 +24,12 @@ class Learning:
     """What every algorithm has.
 
     acts_with: the network that acts, which may be a user's own. without: the run's settings that mean nothing to it.
+    run_defaults: its own defaults of the run's settings.
     """
 
     acts_with: ClassVar[str] = "actor"
     without: ClassVar[tuple[str, ...]] = ()
+    run_defaults: ClassVar[Mapping[str, Any]] = {}
 
     gamma: float = setting(0.99, "Discount per step.", at_least=0, at_most=1)
     hidden: tuple[int, ...] = setting((256, 256), "Hidden layer sizes.", at_least=1)

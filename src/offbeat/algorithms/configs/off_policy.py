@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from offbeat.algorithms.configs.learning import Learning, Reference
 from offbeat.errors import UsageError
@@ -16,7 +17,7 @@ class Learned:
 
     initial: float = setting(1.0, "Temperature to start from.", above=0)
     target_entropy: float | None = setting(
-        None, "Entropy to aim at; none is minus the action size, or half of the largest for Discrete actions."
+        None, "Entropy to aim at; none is minus the action size, or 0.98 of the largest for Discrete actions."
     )
 
     def __post_init__(self) -> None:
@@ -148,11 +149,14 @@ class SAC(ActorCritic):
 class REDQ(SAC):
     """Randomised ensembled double Q-learning (Chen et al. 2021): SAC with many critics, for many updates per step."""
 
+    run_defaults: ClassVar[Mapping[str, Any]] = {"updates_per_step": 20.0}
+
     critics: int = setting(10, "Critics; targets take the minimum of some.", at_least=1)
     target_subset: int | None = setting(
         2, "Critics, drawn anew for each update, of which the target takes the minimum; none is all.", at_least=1
     )
     actor_value: Literal["min", "mean"] = setting("mean", "What the actor climbs: the critics' minimum or their mean.")
+    actor_every: int = setting(20, "The actor learns after every this many critic updates.", at_least=1)
 
 
 @dataclass(frozen=True)

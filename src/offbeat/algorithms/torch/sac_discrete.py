@@ -24,6 +24,9 @@ from offbeat.types import EnvSpec
 
 __all__ = ["GROUPS", "State", "init", "noise_shape", "policy_description", "update"]
 
+SHARE_OF_ENTROPY = 0.98
+"""The target entropy as a share of the largest, where the settings name none (Christodoulou 2019)."""
+
 
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
     """First weights from `rng`."""
@@ -113,7 +116,7 @@ def update(
     if (state.updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, temperature, rates["actor"])
         metrics |= update_temperature(
-            state, config, 0.5 * largest_entropy(spec, batch), metrics["entropy"], rates["temperature"]
+            state, config, SHARE_OF_ENTROPY * largest_entropy(spec, batch), metrics["entropy"], rates["temperature"]
         )
     finish(state, config)
     return metrics
