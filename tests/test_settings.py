@@ -337,6 +337,7 @@ class Later:
     """An algorithm that does not exist yet."""
 
     without: ClassVar[tuple[str, ...]] = ()
+    run_defaults: ClassVar[dict[str, Any]] = {}
 
     noise: White | OrnsteinUhlenbeck | None = setting(White(0.3), "Noise.")
     kernels: tuple[Literal["a", "b"], ...] = setting(("a",), "Kernels.")
