@@ -169,6 +169,18 @@ def test_the_update_that_finds_the_policy_too_far_is_not_made(monkeypatch: pytes
     assert learner.drain()["approx_kl"] == pytest.approx((9.0 + 0.014 + 0.0151) / 3, rel=1e-6)
 
 
+def test_a_target_network_moves_where_target_kl_ends_a_turn_so_that_the_next_one_learns() -> None:
+    """By the number of updates alone it would stay for ever where no turn may make any."""
+    learner = make("appo", learning_rate=1e-2, epochs=5, target_every=1_000, tau=0.5, target_kl=1e-4)
+    experience, state = rollout(learner), learner.state
+    assert state.target is not None
+    before = state.target.flat.clone()
+    assert 0 < turn(learner, experience) < 20
+    torch.testing.assert_close(state.target.flat, 0.5 * (before + state.actor.flat))
+    made = [turn(learner, experience) for _ in range(20)]
+    assert sum(count > 0 for count in made) >= 2
+
+
 def test_explained_variance_is_that_of_the_values_before_the_turn() -> None:
     learner = moved(make())
     experience = rollout(learner, steps=30)

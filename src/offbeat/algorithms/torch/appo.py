@@ -266,11 +266,14 @@ def update(
 
     adapt: whether the policy may have moved from its reference, so that the rate can tell from it. Returns metrics,
     which stay tensors, and the rate of the next step, which is another where it adapts. The rate is None, and no step
-    is made, where the policy has gone further from its reference than `target_kl` lets a turn go.
+    is made, where the policy has gone further from its reference than `target_kl` lets a turn go. A target network then
+    moves at once: it moves by the number of updates otherwise, so every later turn would end before its first update.
     """
     metrics, kl = update_actor(state, config, spec, batch)
     metrics["approx_kl"] = kl
     if config.target_kl is not None and adapt and float(kl) > 1.5 * config.target_kl:
+        if isinstance(config, APPO) and state.target is not None:
+            state.target.follow(state.actor, config.tau)
         return metrics, None
     metrics |= update_critic(state, config, batch)
     if isinstance(config.rate_control, AdaptiveRate) and adapt:
