@@ -207,7 +207,7 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("train sac --env X --seed 1 --seed=2", ["--seed is given twice"]),
         ("train sac --env X --layer-norm --no-layer-norm", ["--layer-norm is given twice"]),
         ("train sac --env X -z", ["'-z'"]),
-        ("train sac X", ["does not take 'X'"]),
+        ("train sac X", ["does not take 'X'", "given as --env X"]),
         ("train sac --env X --warmup-steps 9 --capacity 5", ["warmup_steps=9", "capacity=5"]),
         ("train sac --config nope.yaml", ["nope.yaml cannot be read"]),
         ("train sac --config typo.yaml", ["typo.yaml", "'gama'", "did you mean gamma?"]),

@@ -10,6 +10,7 @@ import pytest
 import offbeat
 from offbeat import foreign_names, presets
 from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed
+from offbeat.cli import main
 from offbeat.errors import UsageError
 from offbeat.foreign_names import FOREIGN
 from offbeat.settings import build, flatten, read, train_settings
@@ -50,6 +51,14 @@ def test_no_entry_is_shadowed_by_a_setting_that_every_algorithm_has() -> None:
         ("dqn", "n_envs", "use num_envs"),
         ("ppo", "lr", "use learning_rate"),
         ("sac", "learning_start", "use warmup_steps"),  # misspelt, and foreign
+        ("sac", "callback", "callbacks=[...]"),
+        ("sac", "progress_bar", "a run shows its progress by itself"),
+        ("dqn", "optimizer_kwargs", "use adam_epsilon (for eps"),
+        ("sac", "actor_hidden", "use hidden (critic_hidden where"),
+        ("sac", "env_name", "use env"),
+        ("ppo", "ortho_init", "use actor (your own network"),
+        ("sac", "gae_lambda", "only ppo, appo have it: leave it out"),
+        ("sac", "target_kl", "only ppo, appo have it: leave it out"),
         ("sac", "gama", "did you mean gamma?"),
         ("sac", "actor_learnin_rate", "did you mean actor_learning_rate?"),
     ],
@@ -69,6 +78,19 @@ def test_a_foreign_name_is_answered_with_ours(algorithm: str, name: str, words: 
         read_train(algorithm, ["--env", "X", flag, "1"])
     if words.startswith("use "):
         assert f"use --{words.split()[1].replace('_', '-')}" in str(from_flags.value)
+
+
+def test_commands_answer_with_flags_that_they_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(tmp_path), "--n-eval-episodes", "3"]) == 2
+    assert "there is no flag --n-eval-episodes for offbeat eval; did you mean --episodes?" in capsys.readouterr().err
+
+
+def test_algorithms_that_we_lack_are_answered_with_the_nearest_that_we_have() -> None:
+    for name, nearest in foreign_names.ALGORITHMS.items():
+        assert name not in ALGORITHMS
+        assert nearest.split(",")[0] in ALGORITHMS
+        with pytest.raises(UsageError, match=f"there is no algorithm '{name.upper()}'.*; the nearest is {nearest}"):
+            build(name.upper(), {})
 
 
 def test_agents_of_ones_own_loop_answer_too() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.algorithms.configs import ALGORITHMS
 from offbeat.cli import COMMANDS, main
-from offbeat.flags import flag
+from offbeat.flags import WORDS, flag
 from offbeat.help_groups import GROUPS
 from offbeat.settings import build, train_settings, write_yaml
 
@@ -38,6 +38,7 @@ def test_every_command_explains_its_word_and_flags(name: str, asked: str, capsys
     text = capsys.readouterr().out
     assert f"offbeat {name}" in text
     assert COMMANDS[name].word in text
+    assert WORDS[COMMANDS[name].word] in text
     assert "--debug" in text
 
 

@@ -15,14 +15,19 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
-from offbeat import foreign_names
 from offbeat.coercion import NONE, alternatives, shown, suggest
 from offbeat.errors import UsageError
-from offbeat.settings import Setting, text_of
+from offbeat.settings import Setting, other_name, text_of
 from offbeat.yamltext import parse_yaml, problem_of
 
 Groups = Mapping[str, Sequence[Setting]]
 """The flags of a command under their titles in the help; the title "" is for those of the command itself."""
+
+WORDS = {
+    "RUN": "Directory of a run, as `run: PATH` named it.",
+    "ENV": "Gymnasium id, or module:factory.",
+}
+"""What the help says of a command's word."""
 
 
 def flag(name: str) -> str:
@@ -74,8 +79,10 @@ def parse(command: str, argv: Sequence[str], groups: Groups, word: str | None) -
         values |= {each.name: _raw(each, getattr(texts, each.name), word) for each in group if each.name in given}
     words = [*getattr(parsed, "word", ()), *rest]
     if len(words) != (word is not None):
-        problem = f"does not take {' '.join(words[word is not None :])!r}" if words else f"needs {word}"
-        raise UsageError(f"offbeat {command} {problem}; see offbeat {command} --help")
+        extra = " ".join(words[word is not None :])
+        problem = f"does not take {extra!r}" if words else f"needs {word}"
+        remedy = f"an environment is given as --env {extra}, or " if word is None and "env" not in given else ""
+        raise UsageError(f"offbeat {command} {problem}; {remedy}see offbeat {command} --help")
     return "".join(words), values
 
 
@@ -95,7 +102,8 @@ def _given(command: str, argv: Sequence[str], settings: Sequence[Setting]) -> se
         if spelt not in names:
             known = [name[2:].replace("-", "_") for name in names]
             close = suggest(spelt[2:], known)
-            remedy = foreign_names.answer(spelt[2:], known, flag) or (
+            trains = command.startswith(("train", "resume"))
+            remedy = (other_name(spelt[2:], known, flag) if trains else None) or (
                 f"did you mean {flag(close)}?" if close else f"see offbeat {command} --help"
             )
             raise UsageError(f"there is no flag {spelt} for offbeat {command}; {remedy}")
@@ -140,7 +148,7 @@ def _flags_type(groups: Groups, values: Mapping[str, Any], word: str | None) -> 
     members: list[Any] = []
     if word is not None:
         annotation = Annotated[
-            tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=word, help_behavior_hint="")
+            tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=word, help=WORDS[word], help_behavior_hint="")
         ]
         members.append(("word", annotation, ()))
     for title, group in groups.items():

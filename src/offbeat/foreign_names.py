@@ -30,7 +30,7 @@ UPDATES = {"updates_per_step": RATIO}
 ACTION_UNITS = "for actions in [-1, 1]: divide by half of the width of the action space"
 EPSILON_STEPS = "in environment steps: exploration_fraction * total_steps"
 MINIBATCHES = "a number of parts and not of rows: rollout_steps * num_envs / batch_size"
-SIZES = "the layer sizes alone: [256, 256]"
+SIZES = "the layer sizes alone, such as 256, 256"
 TARGET_UPDATES = "in updates, where DQN counts environment steps there"
 TEMPERATURE = "fixed with temperature_value for a number, learned with temperature_initial for 'auto'"
 OWN_NETWORKS = "hidden, activation and layer_norm are settings; actor and critic take networks of your own"
@@ -51,9 +51,24 @@ FOREIGN: dict[str, Foreign] = {
     "wrapper_class": Foreign((SB3,), {"env_wrapper": "a callable that takes an environment and returns one"}),
     "env_config": Foreign((RLLIB,), {"env_kwargs": ""}),
     "cuda": Foreign((CLEANRL,), {"device": "cpu, cuda, cuda:1 or auto"}),
-    "verbose": Foreign((SB3,), {"quiet": "true for verbose=0; leave it out otherwise"}),
+    "verbose": Foreign((SB3,), {"quiet": "for verbose=0; leave it out otherwise"}),
+    "progress_bar": Foreign((SB3,), why="a run shows its progress by itself; leave it out, or use quiet for none"),
+    "stats_window_size": Foreign((SB3,), why="means are those of the last 100 episodes; leave it out"),
+    "callback": Foreign((SB3,), why="callbacks are an argument of offbeat.train, a list: callbacks=[...]"),
+    "reset_num_timesteps": Foreign((SB3,), why="leave it out: resume counts on, and init_from counts anew"),
+    "env_name": Foreign((), {"env": ""}),
+    "vec_env_cls": Foreign((SB3,), {"collectors": "processes that environments are shared out to; 0 for none"}),
+    "monitor_wrapper": Foreign((SB3,), why="returns, lengths and successes are recorded anyway; leave it out"),
+    "render_mode": Foreign((), {"env_kwargs": "render_mode=human; `offbeat play RUN` shows a policy without it"}),
+    "headless": Foreign((SKRL,), why="training shows no window; leave it out"),
+    "capture_video": Foreign((CLEANRL,), why="leave it out: `offbeat eval RUN --video` films a policy"),
+    "save_model": Foreign((CLEANRL,), {"checkpoint_every": "in steps; the final policy is always saved"}),
+    "torch_deterministic": Foreign((CLEANRL,), why="a run repeats number for number by its seed; leave it out"),
+    "deterministic": Foreign((SB3,), why="evaluations act deterministically, training explores; leave it out"),
     "tensorboard_log": Foreign((SB3,), {"out": "the directory of all runs; tensorboard is a logger by default"}),
     "track": Foreign((CLEANRL,), {"logger": "tensorboard,wandb"}),
+    "wandb_project_name": Foreign((CLEANRL,), {"logger": "wandb, with the variable WANDB_PROJECT in its environment"}),
+    "wandb_entity": Foreign((CLEANRL,), {"logger": "wandb, with the variable WANDB_ENTITY in its environment"}),
     "exp_name": Foreign((CLEANRL,), {"name": ""}),
     "experiment_name": Foreign((SKRL,), {"name": ""}),
     "tb_log_name": Foreign((SB3,), {"name": ""}),
@@ -80,6 +95,7 @@ FOREIGN: dict[str, Foreign] = {
     "update_per_step": Foreign((TIANSHOU,), {"updates_per_step": ""}),
     "training_intensity": Foreign((RLLIB,), {"updates_per_step": "training_intensity / batch_size"}),
     "replay_buffer_class": Foreign((SB3,), why="replay is uniform; capacity and n_step are its settings"),
+    "rollout_buffer_class": Foreign((SB3,), why="rollouts have no class to choose; leave it out"),
     "optimize_memory_usage": Foreign((SB3,), why="rows are packed as float32 already"),
     # Learning
     "batch_size": Foreign((SB3,), {"minibatches": MINIBATCHES}),
@@ -124,12 +140,20 @@ FOREIGN: dict[str, Foreign] = {
     "state_preprocessor": Foreign((SKRL,), {"normalise_observations": "true for RunningStandardScaler"}),
     "observation_preprocessor": Foreign((SKRL,), {"normalise_observations": "true for RunningStandardScaler"}),
     "optimizer_class": Foreign((SB3,), {"optimiser": ""}, "the optimiser is Adam"),
+    "optimizer_kwargs": Foreign((SB3,), {"adam_epsilon": "for eps; other options of optimisers cannot be set"}),
     "mixed_precision": Foreign((SKRL,), {"precision": "float32 or float64"}),
     # Networks
     "net_arch": Foreign((SB3,), {"hidden": SIZES + "; critic_hidden where the critics' differ"}),
     "hidden_sizes": Foreign((TIANSHOU,), {"hidden": SIZES}),
     "fcnet_hiddens": Foreign((RLLIB,), {"hidden": SIZES}),
     "hidden_dim": Foreign((), {"hidden": SIZES}),
+    "actor_hidden": Foreign((), {"hidden": "critic_hidden where the critics' differ"}),
+    "layers": Foreign((), {"hidden": SIZES}),
+    "features_extractor_class": Foreign((SB3,), {"actor": "your own network, with the encoder in it; critic likewise"}),
+    "features_extractor_kwargs": Foreign((SB3,), {"actor": "your own network, made with what it needs"}),
+    "ortho_init": Foreign((SB3,), {"actor": "your own network, initialised as you like; critic likewise"}),
+    "squash_output": Foreign((SB3,), {"squash": ""}, "the policy is squashed by tanh; leave it out"),
+    "normalize_images": Foreign((SB3,), why="no algorithm of this version takes images; leave it out"),
     "policy_kwargs": Foreign((SB3,), {"hidden": f"its parts are settings of their own: {OWN_NETWORKS}"}),
     "policy": Foreign((SB3,), {"hidden": f"networks follow from the environment's spaces; {OWN_NETWORKS}"}),
     "models": Foreign((SKRL,), {"hidden": OWN_NETWORKS}),
@@ -147,6 +171,8 @@ FOREIGN: dict[str, Foreign] = {
     "initial_alpha": Foreign((RLLIB,), {"temperature_initial": ""}),
     "target_entropy": Foreign((SB3, SKRL), {"temperature_target_entropy": "none for 'auto'"}),
     "use_sde": Foreign((SB3,), why="there is no state-dependent exploration; leave it out"),
+    "use_sde_at_warmup": Foreign((SB3,), why="there is no state-dependent exploration; leave it out"),
+    "sde_sample_freq": Foreign((SB3,), why="there is no state-dependent exploration; leave it out"),
     "action_noise": Foreign(
         (SB3,), {"exploration": f"gaussian or ornstein_uhlenbeck; exploration_scale {ACTION_UNITS}"}
     ),
@@ -197,6 +223,19 @@ FOREIGN: dict[str, Foreign] = {
     "normalize_advantage": Foreign((SB3,), {"normalise_advantages": ""}),
     "norm_adv": Foreign((CLEANRL,), {"normalise_advantages": ""}),
 }
+
+ALGORITHMS = {
+    "a2c": "ppo, with epochs 1 and minibatches 1",
+    "a3c": "appo",
+    "impala": "appo",
+    "trpo": "ppo",
+    "droq": "redq, with critic_dropout and critic_layer_norm",
+    "tqc": "sac",
+    "crossq": "sac",
+    "rainbow": "dqn, with dueling and n_step",
+    "qrdqn": "dqn",
+}
+"""Algorithms of other libraries that we do not have, and which of ours is nearest."""
 
 
 def answer(key: str, known: Collection[str], spell: Callable[[str], str] = str) -> str | None:

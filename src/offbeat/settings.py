@@ -192,10 +192,19 @@ def _checked(setting: Setting, value: Any, spell: Spell) -> Any:
 
 def _unknown(what: str, key: Any, known: Iterable[str], spell: Spell) -> str:
     known = list(known)
-    if what == "setting" and isinstance(key, str) and (ours := foreign_names.answer(key, known, spell)) is not None:
+    if what == "setting" and isinstance(key, str) and (ours := other_name(key, known, spell)) is not None:
         return f"there is no setting {shown(key)}; {ours}"
     listing = f"; there is {', '.join(spell(name) for name in known)}"
     return f"there is no {what} {shown(key)}{suggestion(key, known, spell) or listing}"
+
+
+def other_name(key: str, known: Iterable[str], spell: Spell = str) -> str | None:
+    """What to do with a name that only other algorithms of ours, or other libraries, have."""
+    name, known = key.lower().replace("-", "_"), list(known)
+    owners = [each for each in ALGORITHMS if any(name == setting.name for setting in train_settings(each))]
+    if owners and name not in known and name not in foreign_names.FOREIGN:
+        return f"only {', '.join(owners)} ha{'s' if len(owners) == 1 else 've'} it: leave it out"
+    return foreign_names.answer(name, known, spell)
 
 
 # Making a Config, and taking it apart.
@@ -205,9 +214,9 @@ def algorithm_named(name: Any) -> Any:
     """The settings class of an algorithm, or UsageError with the closest name and the list."""
     if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
-    raise UsageError(
-        f"there is no algorithm {shown(name)}; there is {', '.join(ALGORITHMS)}{suggestion(name, ALGORITHMS)}"
-    )
+    nearest = foreign_names.ALGORITHMS.get(name.lower()) if isinstance(name, str) else None
+    remedy = f"; the nearest is {nearest}" if nearest else suggestion(name, ALGORITHMS)
+    raise UsageError(f"there is no algorithm {shown(name)}; there is {', '.join(ALGORITHMS)}{remedy}")
 
 
 def train_settings(algorithm: str) -> tuple[Setting, ...]:
