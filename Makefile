@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint slow soak bench results clean
+.PHONY: help demo test lint slow soak bench results thirdparty clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ PEERS := sbx skrl cpprb sample_factory
 export SDL_VIDEODRIVER ?= dummy
 
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## Train SAC on Pendulum-v1 until it swings up (one to three minutes), with a curve and a film
 	$(BIN)/python examples/demo.py
@@ -43,6 +43,9 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Measure speed and memory
 results: $(VENV)/.dev ## Train every task of docs/results.md, five seeds each (hours; goes on where it was)
 	$(BIN)/python benchmarks/published.py
 
+thirdparty: $(BENCH)/thirdparty/.installed ## Try environments of other people, with packages of their own (ten minutes)
+	$(BENCH)/thirdparty/bin/python benchmarks/thirdparty.py
+
 clean: ## Remove .venv, .bench, caches and build products; runs/ stays
 	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -68,6 +71,18 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.core $@
+
+# One that does not install does not keep the others from being tried: the table says that it is missing.
+$(BENCH)/thirdparty/.installed: benchmarks/requirements/thirdparty.txt constraints.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv --clear $(@D)
+	grep -v '^mujoco=' constraints.txt >$(@D)/constraints.txt
+	grep '^mujoco=' $< >>$(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --disable-pip-version-check --constraint $(@D)/constraints.txt --editable .
+	@grep -v '^#' $< | while read -r package; do \
+		$(@D)/bin/python -m pip install --disable-pip-version-check --constraint $(@D)/constraints.txt "$$package" \
+			</dev/null || echo "$$package does not install here; it will not be tried" >&2; \
+	done
+	@touch $@
 
 # These have wheels for few systems and else need a C++ compiler: the benchmarks go on without them, and say so.
 $(BENCH)/cpprb/.installed $(BENCH)/sample_factory/.installed: \

@@ -1,27 +1,17 @@
-"""The examples and README's commands run as they stand, with fewer steps."""
+"""The examples run as they stand, with fewer steps."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import commands
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 
 
 def example(name: str, directory: Path, *arguments: str, expected: int = 0) -> str:
     return commands.run_in(directory, ROOT / "examples" / name, arguments, expected)
-
-
-def fresh(name: str, directory: Path, *arguments: str) -> str:
-    """An example in an interpreter that has loaded nothing yet."""
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    return subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def test_the_demo_shows_its_pictures_and_fails_when_too_little_was_learned(tmp_path: Path) -> None:
@@ -72,26 +62,3 @@ def test_a_callback_of_ones_own_reports_and_ends_the_run(tmp_path: Path) -> None
     assert re.search(r"^step 200: evaluation -\d+\.\d, best training episode -\d+\.\d$", done, re.MULTILINE)
     assert "step-000000000200 is on disk" in done
     assert re.search(r"^finished: -\d+\.\d is enough$", done, re.MULTILINE)
-
-
-def test_readme_commands_work_and_their_policy_acts_without_torch(tmp_path: Path) -> None:
-    block = next(block for block in re.findall(r"```\n(.+?)```", README, re.DOTALL) if "offbeat train" in block)
-    fewer = block.replace("10000", "1050").replace("20000", "1100")
-    fewer = fewer.replace("--episodes 20", "--episodes 2").replace("--episodes 3", "--episodes 1")
-    outputs = [commands.run_in(tmp_path, None, shlex.split(command)[1:]) for command in fewer.splitlines()]
-    assert len(outputs) == 8
-    assert "collector 0" in outputs[5]
-    assert "episode 1: return -" in outputs[3]
-    assert outputs[0].splitlines()[-1] == outputs[2].splitlines()[-1] == "run: runs/first"
-    assert "over 2 episodes" in outputs[1]
-    assert any((tmp_path / "runs" / "first" / "videos").iterdir())
-    done = fresh("act_without_learner.py", tmp_path, "runs/first")
-    assert "heavy libraries loaded: none" in done
-
-
-def test_readme_python_works(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
-    fewer = code.replace("total_steps=10_000", "total_steps=300, random_steps=200, warmup_steps=200, quiet=True")
-    (tmp_path / "readme.py").write_text(fewer + "\nprint('action', action)")
-    done = commands.run_in(tmp_path, tmp_path / "readme.py", [])
-    assert re.search(r"^runs/\S+ -\d+\.\d+\naction \[", done)
