@@ -1,5 +1,6 @@
 """Errors that a user can act on: each message holds the value, the rule and the remedy."""
 
+import traceback
 from typing import Any
 
 
@@ -53,3 +54,12 @@ class CheckpointError(OffbeatError):
 
 class RunBusyError(OffbeatError):
     """The run belongs to a process that is still alive."""
+
+
+def describe(error: BaseException) -> str:
+    """The kind and the message of an error of somebody else's code; one without a message is told by its place."""
+    kind, message = type(error).__name__, str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if message or not frames:
+        return f"{kind}: {message}"
+    return f"{kind} at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})"

@@ -118,6 +118,15 @@ def test_a_factory_that_raises_is_a_fault_with_its_cause() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_an_error_without_words_is_told_by_its_place() -> None:
+    def wordless() -> Any:
+        raise NotImplementedError
+
+    place = r"NotImplementedError at \S+test_make.py:\d+ \(raise NotImplementedError\)"
+    with pytest.raises(EnvironmentFault, match=f"wordless could not be made: {place}"):
+        make_vector(wordless, 1)
+
+
 def test_environments_of_a_vector_must_be_different_objects_with_the_same_spaces() -> None:
     shared = Counting()
     for wrapper in (None, gymnasium.Wrapper):

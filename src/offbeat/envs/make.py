@@ -16,7 +16,7 @@ from offbeat.envs.inline import InlineVector
 from offbeat.envs.reader import short
 from offbeat.envs.spaces import info_layout, make_spec, missing_key, read_action_space, read_observation_space
 from offbeat.envs.vector import Vector
-from offbeat.errors import EnvironmentFault, UsageError
+from offbeat.errors import EnvironmentFault, UsageError, describe
 from offbeat.references import name_of, resolve
 from offbeat.streams import episode_seed
 from offbeat.types import EnvSpec
@@ -233,7 +233,7 @@ def _call(make: Callable[[], Any], name: str, kwargs: dict[str, Any]) -> Any:
             raise UsageError(f"{name} could not be made with env_kwargs={kwargs!r}: {error}") from error
         raise EnvironmentFault(f"{name} could not be made: TypeError: {error}") from error
     except Exception as error:
-        raise EnvironmentFault(f"{name} could not be made: {type(error).__name__}: {error}") from error
+        raise EnvironmentFault(f"{name} could not be made: {describe(error)}") from error
 
 
 def _takes(factory: Factory, argument: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat.envs.infos import as_mapping, success_of
 from offbeat.envs.reader import NotFinite, Reader, Unfit, short
-from offbeat.errors import EnvironmentFault
+from offbeat.errors import EnvironmentFault, describe
 from offbeat.masks import USUAL_KEY
 from offbeat.streams import episode_seed
 from offbeat.types import Array, EnvSpec, Episode, Observation
@@ -141,7 +141,7 @@ class Slot:
         try:
             result = run(self, self.env.reset, seed=seed)
         except Exception as error:
-            raise self.fault(f"reset raised {type(error).__name__}: {error}", None) from error
+            raise self.fault(f"reset raised {describe(error)}", None) from error
         if type(result) is not tuple or len(result) != 2:
             raise self.fault(f"reset returned {short(result)}, but it must return (observation, info)", None)
         self.gives_mask = isinstance(result[1], dict) and USUAL_KEY in result[1]
@@ -165,7 +165,7 @@ class Slot:
             finally:
                 self.stepping = False
         except Exception as error:
-            raise self.fault(f"step raised {type(error).__name__}: {error}", self.steps) from error
+            raise self.fault(f"step raised {describe(error)}", self.steps) from error
         if type(result) is not tuple or len(result) != 5:
             raise self.fault(
                 f"step returned {short(result)}, but it must return (observation, reward, terminated, truncated, info)",
