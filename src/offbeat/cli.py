@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -278,6 +280,8 @@ def main(argv: list[str] | None = None) -> int:
     except OffbeatError as error:
         _complain(str(error))
         code = code or error.exit_code
+    if argv is None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C sent twice would change the exit code of a saved run
     return code
 
 

@@ -12,7 +12,7 @@ import offbeat
 from offbeat.algorithms.configs import ALGORITHMS
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
-from offbeat.run.changes import FIXED, changed
+from offbeat.run.changes import FIXED, changed, check_env_kept
 from offbeat.settings import build, flatten, read_yaml, train_settings
 from short_runs import train
 
@@ -50,6 +50,13 @@ def test_what_cannot_change_is_refused_by_name_with_the_reason(algorithm: str, c
         changed(algorithm, recorded, changes)
     config, told = changed(algorithm, recorded, {name: recorded[name]})  # no change
     assert (flatten(config), told) == (recorded, [])
+
+
+def test_another_environment_is_refused_before_it_is_made() -> None:
+    with pytest.raises(UsageError, match=r"env=CartPole-v1 cannot change when a run goes on \(it is Pendulum-v1\)"):
+        check_env_kept("CartPole-v1", "Pendulum-v1")
+    for given, recorded in (("gymnasium:Pendulum-v1", "Pendulum-v1"), ("a:make", "<lambda>"), (print, "Pendulum-v1")):
+        check_env_kept(given, recorded)  # what is the same, or cannot be compared by name
 
 
 def test_changes_are_laid_over_what_was_recorded_and_told() -> None:

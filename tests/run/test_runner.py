@@ -121,7 +121,7 @@ def test_resume_goes_on_to_a_larger_total(tmp_path: Path) -> None:
 
 def test_resume_with_another_environment_or_network_says_what_differs(tmp_path: Path) -> None:
     run = train(tmp_path)
-    with pytest.raises(CheckpointError, match="InvertedPendulum"):
+    with pytest.raises(UsageError, match=r"env=InvertedPendulum-v5 cannot change .* \(it is Pendulum-v1\)"):
         offbeat.resume(run.path, total_steps=400, env="InvertedPendulum-v5")
     with pytest.raises(UsageError, match=r"hidden=8 8 cannot change when a run goes on \(it is 16 16\)"):
         offbeat.resume(run.path, total_steps=400, hidden=(8, 8))
@@ -237,6 +237,21 @@ class _Endless(gymnasium.Wrapper):
         return obs, reward, np.random.default_rng().random() < 0.1, False, info
 
 
+class _Truncating(gymnasium.Wrapper):
+    def reset(self, **options: Any) -> Any:
+        self.count = 0
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        obs, reward, terminated, _, info = self.env.step(action)
+        return obs, reward, terminated, self.count == 20, info
+
+
+def truncating() -> gymnasium.Env:
+    return _Truncating(gymnasium.make("Pendulum-v1").unwrapped)
+
+
 def endless() -> gymnasium.Env:
     return _Endless(gymnasium.make("Pendulum-v1").unwrapped)
 
@@ -245,6 +260,14 @@ def test_an_environment_without_a_time_limit_gets_a_note(tmp_path: Path, capsys:
     train(tmp_path, env=endless, max_episode_steps=None)
     assert "no time limit" in capsys.readouterr().err
     train(tmp_path)
+    assert "no time limit" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("collectors", [0, 1])
+def test_an_environment_that_truncates_itself_is_not_said_to_have_no_time_limit(
+    collectors: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, env=truncating, max_episode_steps=None, collectors=collectors)
     assert "no time limit" not in capsys.readouterr().err
 
 

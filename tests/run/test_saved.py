@@ -51,7 +51,9 @@ def test_the_best_policy_is_loaded_without_torch(run: RunResult) -> None:
 def test_a_checkpoint_that_is_not_there_is_named(run: RunResult, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint step-000000000007"):
         run.policy("step-000000000007")
-    with pytest.raises(CheckpointError, match="'newest' is not a checkpoint's name; use latest, best or a folder's"):
+    with pytest.raises(
+        CheckpointError, match=r"'newest' is not a checkpoint's name; \S+ has latest, best, step-\S+, \S+, [^`]+$"
+    ):
         run.policy("newest")
     with pytest.raises(CheckpointError, match="holds no checkpoints, so there is no 'best'; give a run's"):
         offbeat.load_policy(run.path / "policy", "best")
@@ -75,6 +77,13 @@ def test_what_an_agent_saved_can_be_loaded_and_evaluated(tmp_path: Path) -> None
     assert found[0].returns == pytest.approx(found[1].returns, rel=1e-5)
     assert found[1].returns == pytest.approx(found[2].returns, rel=1e-5)
     assert {(each.step, each.version) for each in found} == {(9, 4)} == {(agent.steps, agent.learner.updates)}
+
+
+def test_an_agent_is_evaluated_with_its_own_seed(tmp_path: Path) -> None:
+    agent = offbeat.Agent("sac", "Pendulum-v1", **{**SMALL, "seed": 5})
+    agent.save(tmp_path)
+    found = [offbeat.evaluate(each, episodes=2, max_episode_steps=5) for each in (agent, tmp_path)]
+    assert found[0].returns == pytest.approx(found[1].returns, rel=1e-5)
 
 
 def test_a_run_is_evaluated_as_it_was_during_training(run: RunResult) -> None:
@@ -126,6 +135,10 @@ def test_env_kwargs_of_the_run_are_laid_over_and_not_given_to_another_environmen
         ("policy", {"checkpoint": "best"}, "checkpoint and video are about a run's directory"),
         (print, {}, "is none of what can be evaluated"),
         ("run", {"episodes": 0}, "episodes=0 is out of range"),
+        ("run", {"epsiodes": 3}, "evaluate has no argument 'epsiodes'; did you mean episodes"),
+        ("policy", {"n_eval_episodes": 3}, "evaluate has no argument 'n_eval_episodes'; did you mean episodes"),
+        ("run", {"hidden": [3]}, "evaluate has no argument 'hidden'; it takes episodes, checkpoint"),
+        ("policy", {"actor": print}, "evaluate has no argument 'actor'"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(policy: Any, options: dict[str, Any], words: str, run: RunResult) -> None:

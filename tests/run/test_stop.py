@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,14 @@ def test_two_signals_at_once_save_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RunInterrupted):
         offbeat.resume(tmp_path / "run", total_steps=200, callbacks=[At(160)])
     assert offbeat.resume(tmp_path / "run").status == "finished"
+
+
+def test_a_signal_that_comes_again_after_the_command_is_done_leaves_its_exit_code() -> None:
+    code = (
+        "import os, signal, sys; from offbeat.cli import main; sys.argv = ['offbeat', '--version']; code = main(); "
+        "os.kill(os.getpid(), signal.SIGINT); sys.exit(code)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
 class At:

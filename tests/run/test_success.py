@@ -63,3 +63,10 @@ def test_where_no_info_tells_of_success_nothing_is_said_of_it(tmp_path: Path) ->
     assert run.evaluation.success_rate is None
     for name in ("metrics.jsonl", "evaluations.jsonl", "summary.json", "log.txt"):
         assert "success" not in (run.path / name).read_text()
+
+
+def test_the_last_lines_of_a_run_have_the_success_of_its_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path, "reaching:Reaching", quiet=False)
+    assert f", success {run.evaluation.success_rate:.2f} over" in capsys.readouterr().out.splitlines()[-1]

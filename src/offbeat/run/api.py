@@ -23,7 +23,7 @@ from offbeat.observe.console import Console
 from offbeat.references import name_of
 from offbeat.run import tuning
 from offbeat.run.build import Parts, build
-from offbeat.run.changes import changed
+from offbeat.run.changes import changed, check_env_kept
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments, called
@@ -137,6 +137,7 @@ def _resume(
         notes, done = snapshot.notes, snapshot.values["progress"]
         config, told = changed(notes["algorithm"], notes["config"], changes)
         if env is not None:
+            check_env_kept(env, config.run.env)
             config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
         _check_totals(config.run, done, changes, directory.path)
         config = tuning.settled(config)
@@ -183,11 +184,6 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
             directory.record(config, versions())
-        if parts.time_limit is None:
-            runner.records.note(
-                f"{run.env} declares no time limit: an evaluation lasts until its episodes end by themselves; set "
-                "max_episode_steps if they may not"
-            )
         for remark in parts.remarks:
             runner.records.note(remark)
         try:
@@ -229,8 +225,9 @@ def _conclusion(result: RunResult, runner: Runner) -> list[str]:
     if result.evaluation is not None:
         last = result.evaluation
         lines.append(
-            f"evaluation at step {last.step:,}: {last.mean_return:.1f} (std {last.std_return:.1f}) "
-            f"over {last.episodes} episodes"
+            f"evaluation at step {last.step:,}: {last.mean_return:.1f} (std {last.std_return:.1f})"
+            + ("" if last.success_rate is None else f", success {last.success_rate:.2f}")
+            + f" over {last.episodes} episodes"
         )
     if runner.processes is not None:
         lines.append(

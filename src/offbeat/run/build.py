@@ -78,6 +78,7 @@ class Parts:
             self.agent.learner.trace_halves(trace)
             self.recording.trace = path, run.trace_cpu
         runner = Runner(self.agent, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
+        runner.unlimited = self.time_limit is None
         if isinstance(self.collector, Inline):
             self.collector.trace, self.collector.note = trace, runner.records.note
         else:

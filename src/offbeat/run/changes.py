@@ -63,8 +63,22 @@ def changed(algorithm: str, recorded: Mapping[str, Any], changes: Mapping[str, A
     differing = [name for name in new if name != "quiet" and old.get(name) != new[name] and name not in again]
     text = settings_module.text_of
     for name in (name for name in differing if name in FIXED):
-        raise UsageError(
-            f"{name}={text(new[name])} cannot change when a run goes on (it is {text(old.get(name))}): {FIXED[name]}. "
-            "Leave it out, or start a new run; its init_from takes over weights of the same shapes"
-        )
+        raise UsageError(_kept(name, text(new[name]), text(old.get(name))))
     return after, [f"changed: {name} from {text(old.get(name))} to {text(new[name])}" for name in differing]
+
+
+def check_env_kept(given: Any, recorded: str) -> None:
+    """Refuses another environment before it is made; where either has no name of its own, spaces are compared later."""
+    if isinstance(given, str) and not recorded.startswith("<") and _id(given) != _id(recorded):
+        raise UsageError(_kept("env", given, recorded))
+
+
+def _id(name: str) -> str:
+    return name.rpartition(":")[2]  # a module before an id only registers it
+
+
+def _kept(name: str, given: str, recorded: str) -> str:
+    return (
+        f"{name}={given} cannot change when a run goes on (it is {recorded}): {FIXED[name]}. "
+        "Leave it out, or start a new run; its init_from takes over weights of the same shapes"
+    )

@@ -243,7 +243,10 @@ class Checkpoints:
         """The folder that `which` names."""
         if which not in ("latest", "best"):
             if not _FOLDER.fullmatch(which):
-                raise CheckpointError(f"{which!r:.120} is not a checkpoint's name; use latest, best or a folder's name")
+                there = [name for name in ("latest", "best", *self.names()[-8:]) if (self._folders / name).exists()]
+                raise CheckpointError(
+                    f"{which!r:.120} is not a checkpoint's name; {self.root} has {', '.join(there) or 'none'}"
+                )
             return which
         pointer = self._folders / which
         durable.stay_inside(pointer, self.root)
@@ -325,6 +328,8 @@ class Checkpoints:
     def _remedy(self, which: str) -> str:
         try:
             folder = self._pointed(which)
+            if folder is None and which not in ("latest", "best"):
+                return ""  # it is misspelt, and the error lists the names
             if folder is not None and self._intact(folder):  # it is whole but does not fit: others would not either
                 return ""
             commands = [

@@ -24,11 +24,13 @@ def start_from(agent: Agent, source: str) -> tuple[str, str]:
     snapshot = checkpoints.load(folder)
     notes = snapshot.notes
     _check_spaces(source, EnvSpec.from_json(notes["spec"]), agent.spec)
+    origin = f"{notes['algorithm']} on {notes['spec']['name']}, {snapshot.values['steps']:,} steps"
     try:
         taken, left = transfer(under(snapshot.arrays, "learner/"), agent.learner)
     except CheckpointError as error:
-        raise CheckpointError(f"init_from={source} does not fit: {error}") from error
-    origin = f"{notes['algorithm']} on {notes['spec']['name']}, {snapshot.values['steps']:,} steps"
+        raise CheckpointError(
+            f"init_from={source} ({origin}) does not fit {agent.config.algorithm}: {error}"
+        ) from error
     new = f"; new, because they do not fit: {', '.join(left)}" if left else ""
     return f"{path}:{folder}", f"init_from: {path}:{folder} ({origin}): {', '.join(taken)}{new}"
 

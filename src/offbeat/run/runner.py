@@ -42,6 +42,7 @@ class Runner:
     A collector in this process takes a step when every update that is due has been made. Collectors in processes of
     their own go on meanwhile, as far as they are allowed to; their rows are in replay when we hear of them. `stop` is
     asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one did.
+    unlimited: no time limit of the environment is known, and no episode was truncated yet.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Runner:
         self.records = Records(directory, console)
         self.hooks = Hooks(agent)
         self.stop_reason: str | None = None
+        self.unlimited = False
         self._purge_step: int | None = None
         self._lag, self._learned, self._evaluation_waited = Lag(), False, 0.0
         self._published: Any = None
@@ -91,6 +93,7 @@ class Runner:
         if self.checkpoints.forget_best_after(self.progress.step):
             self.progress.best_return = None  # it belonged to the steps that are taken back
         self._purge_step = self.progress.step + 1
+        self.unlimited = False  # what there is to say of it was said when the run began
 
     def train(self) -> str:
         """Runs until the end or the wish to stop; returns the status: finished or stopped."""
@@ -192,6 +195,8 @@ class Runner:
             version = int(chunk.columns["version"][0])
             since = None if self.processes is None else self.processes.published_at(version)
             self._lag.add(self.progress.updates - version, None if since is None else (monotonic_ns() - since) / 1e9)
+        if self.unlimited and chunk.finished and chunk.columns["truncated"].any():
+            self.unlimited = False
         if self.callbacks is not None:
             self._tell(ChunkEvent, chunk)
 
@@ -275,6 +280,12 @@ class Runner:
             return True
         if not self._hear_evaluations(MOST_PENDING - 1):
             return False
+        if self.unlimited:
+            self.unlimited = False
+            self.records.note(
+                f"{self.run.env} declares no time limit, and no episode was truncated in {progress.step:,} steps: an "
+                "evaluation lasts until its episodes end by themselves; set max_episode_steps if they may not"
+            )
         with self.trace("evaluate"):
             if not self.evaluator.submit(progress.step, publication):
                 return False

@@ -14,6 +14,7 @@ from typing import Any
 from offbeat import durable
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.coercion import suggestion
 from offbeat.deploy import LoadedPolicy
 from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError, UsageError
@@ -120,6 +121,7 @@ def evaluate(
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
+    _check_settings(settings, of_files=isinstance(policy, str | Path) or hasattr(policy, "path"))
     if not isinstance(policy, str | Path):
         if not hasattr(policy, "path"):
             return _evaluate_loaded(policy, env, episodes, checkpoint, seed, video, settings)
@@ -134,6 +136,16 @@ def evaluate(
     with closing(saved.vector(1, render_mode="rgb_array")) as vector:
         film = saved.write_video(record(vector, saved.policy(vector)), vector, f"step-{saved.step}")
     return replace(result, video=film)
+
+
+def _check_settings(settings: Mapping[str, Any], of_files: bool) -> None:
+    """Refuses what an evaluation would not read. of_files: what files could not hold may be given again."""
+    acting = sorted({owner.acts_with for owner in ALGORITHMS.values()}) if of_files else []
+    known = ["episodes", "checkpoint", "seed", "video", "env_kwargs", "env_wrapper", "max_episode_steps", *acting]
+    for name in settings:
+        if name not in known:
+            remedy = suggestion(name, known) or f"; it takes {', '.join(known)}"
+            raise UsageError(f"evaluate has no argument {name!r}{remedy}")
 
 
 def _evaluate_loaded(
@@ -158,7 +170,9 @@ def _evaluate_loaded(
     fixed: dict[str, Any] = {"purpose": "eval", "own_number": True}
     fixed |= {"state_key": spec.state_key, "mask_key": spec.mask_key}
     count = min(episodes, MOST_ENVIRONMENTS)
-    with closing(make_vector(spec.name if env is None else env, count, seed=seed or 0, **fixed, **given)) as vector:
+    if seed is None:
+        seed = 0 if isinstance(policy, LoadedPolicy) else policy.config.run.seed
+    with closing(make_vector(spec.name if env is None else env, count, seed=seed, **fixed, **given)) as vector:
         check_spaces(spec, vector.spec)
         if isinstance(policy, LoadedPolicy):
             acting, step, version = policy.policy, int(policy.notes.get("step", 0)), policy.version
