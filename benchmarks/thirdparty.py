@@ -74,11 +74,16 @@ def attempt(trial: Trial, steps: int) -> tuple[str, str]:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
             return "FAILS", f"took more than {SECONDS} s"
-    if done.returncode == 0:
+    return judge(done.returncode, done.stderr)
+
+
+def judge(code: int, said: str) -> tuple[str, str]:
+    """code, said: how the command ended, and what it wrote to standard error."""
+    if code == 0:
         return "works", ""
-    _, found, message = done.stderr.rpartition("offbeat: error: ")
-    message = " ".join((message if found else done.stderr).split())
-    if not found or "unexpected" in message:
+    _, found, message = said.rpartition("offbeat: error: ")
+    message = " ".join((message if found else said).split())
+    if not found or "(unexpected; " in message:
         return "FAILS", message
     return ("cannot be made" if "could not be made" in message else "refused"), message
 
