@@ -17,6 +17,7 @@ from logged import compare, make, read_log
 from offbeat.collect.shards import ShardPlace, ShardProcesses
 from offbeat.envs import make_vector
 from offbeat.types import EnvSpec
+from patience import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,40 @@ def test_killed_collectors_are_replaced_and_no_published_row_is_lost(spec: EnvSp
         assert 0 <= missing <= killer.lost, "more is missing than the steps that the killed were in"
         assert processes.restarts == kills
         assert sum("SIGKILL" in note for note in notes) == kills
+    finally:
+        processes.close()
+
+
+def test_a_death_is_counted_after_the_rows_before_it_though_nobody_has_taken_them_in(
+    spec: EnvSpec, tmp_path: Path
+) -> None:
+    """Otherwise one that had collected would end the run, and one that had not would go on once too often."""
+    notes: list[str] = []
+    processes, [place] = start(
+        make,
+        spec,
+        collectors=1,
+        num_envs=1,
+        capacity=1_000,
+        most_deaths=2,
+        note=notes.append,
+        log_dir=str(tmp_path),
+    )
+    try:
+        place.child.deaths_in_a_row = 1
+        processes.allow(10)
+        wait_until(lambda: place.committed > place.began, "nothing was collected")
+        assert place.child.pid is not None
+        os.kill(place.child.pid, signal.SIGKILL)
+        wait_until(lambda: not place.child.alive, "it lives")
+        taken: list[object] = []
+
+        def noticed_and_taken() -> bool:
+            taken.extend(processes.take())
+            return bool(notes and taken)
+
+        wait_until(noticed_and_taken, "its death or its rows were not noticed")
+        assert place.child.deaths_in_a_row == 1
     finally:
         processes.close()
 

@@ -221,6 +221,8 @@ class Processes(ABC, Generic[SomePlace]):
             self._watch(place)
 
     def _replace(self, place: SomePlace) -> None:
+        if place.child.pid is not None and place.committed > place.began:
+            place.child.progressed()  # before its death is counted, and by its own rows, whenever they are taken in
         if (death := place.child.look()) is not None:
             place.control.state = STARTING
             self.note(f"{death}\n{place.child.name} is replaced; what it has written in full stays")

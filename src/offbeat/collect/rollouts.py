@@ -28,13 +28,12 @@ Hold = Callable[[list[tuple[RolloutQueue, Rollout]]], Chunk]
 class QueuePlace(Place):
     """A collector with a queue of rollouts.
 
-    heard: episodes that belong to rollouts to come. taken: rows that were taken in. seen: rollouts that we know of.
+    heard: episodes that belong to rollouts to come. taken: rows that were taken in.
     """
 
     queue: RolloutQueue = field(kw_only=True)
     heard: list[Episode] = field(default_factory=list)
     taken: int = 0
-    seen: int = 0
 
     @property
     def committed(self) -> int:
@@ -105,9 +104,6 @@ class RolloutProcesses(Processes[QueuePlace]):
         for place in self._places:
             place.heard += self._ended(place, place.control.told)  # always: a collector waits when nobody listens
             place.queue.discard(self._oldest())
-            if place.queue.written > place.seen:
-                place.seen = place.queue.written
-                place.child.progressed()
         if self.steps > self._most or not self._wants():
             return []
         taken = self._take_all() if self._synchronous else self._take_one()

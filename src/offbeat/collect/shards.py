@@ -119,7 +119,6 @@ class ShardProcesses(Processes[ShardPlace]):
         chunks = list(place.shard.look(place.taken, until))
         place.taken = until
         if chunks:
-            place.child.progressed()
             chunks[-1].finished = tuple(self._ended(place, place.control.told if told is None else told))
             calls = place.control.calls if calls is None else calls
             for chunk in chunks:
