@@ -156,7 +156,9 @@ def _check_totals(run: Run, done: Mapping[str, int], changes: Mapping[str, Any],
         ("updates", run.total_updates, done["updates"]),
     ):
         if f"total_{key}" in changes and total is not None and total < count:
-            raise UsageError(f"total_{key}={total} is a total, and {path} has made {count} {key} already")
+            raise UsageError(
+                f"total_{key}={total} is a total, and {path} has made {count} {key} already; give a larger one"
+            )
     if run.total_updates is not None and "total_steps" in changes and done["updates"] >= run.total_updates:
         raise UsageError(f"{path} ended at total_updates={run.total_updates}, which still holds: give a larger one too")
 
