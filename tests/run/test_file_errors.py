@@ -80,6 +80,19 @@ def test_the_status_changes_in_its_place_where_there_is_no_room_for_a_new_summar
     assert (tmp_path / "summary.json").read_bytes() == before
 
 
+def test_a_run_that_fails_where_no_summary_can_be_written_is_marked_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fills:
+        def on_chunk(self, event: ChunkEvent) -> None:
+            monkeypatch.setattr(RunDirectory, "summary", refusing(errno.ENOSPC))
+            raise RuntimeError("no more")
+
+    with pytest.raises(OffbeatError, match="no more"):
+        train(tmp_path, name="run", callbacks=[Fills()])
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
 def test_a_config_that_cannot_be_written_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunDirectory, "record", refusing(errno.ENOSPC))
     with pytest.raises(OffbeatError, match=r"cannot hold a run: its config.yaml cannot be written \(No space"):
