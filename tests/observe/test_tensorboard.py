@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -49,7 +52,9 @@ def test_settings_are_hyper_parameters_of_the_same_run(tmp_path: Path) -> None:
     assert shown == ["eval/return", "rollout/return_100"]
 
 
-def test_a_resumed_run_hides_the_points_that_it_repeats(tmp_path: Path) -> None:
+def test_a_resumed_run_hides_the_points_that_it_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A file is named by its second and then by a counter without leading zeros, which orders 9 after 10.
+    monkeypatch.setattr(time, "time", itertools.count(1_700_000_000).__next__)
     first = TensorBoard(tmp_path)
     for step in (100, 200, 300):
         first.write(step, {"return_100": 1.0})
