@@ -242,7 +242,8 @@ class Runner:
             self._log()
         if self.stop_reason is not None and self.processes is None and self._due():
             return True  # a callback left updates undone: what comes after them comes on resume
-        if progress.due("eval"):
+        at_last = progress.step >= progress.total_steps and self._due()  # the final evaluation is after the last update
+        if progress.due("eval") and not at_last:
             if not self._evaluate():
                 return False
             progress.settle("eval")
