@@ -58,7 +58,7 @@ def speed(entries: list[Entry], skipped: list[str], options: argparse.Namespace,
     report.publish("end_to_end", record, "\n\n".join(parts), out)
 
 
-def learning(entries: list[Entry], skipped: list[str], options: argparse.Namespace, out: Path | None) -> None:
+def learning(entries: list[Entry], options: argparse.Namespace, out: Path | None) -> None:
     """Final returns: the mean of 10 deterministic episodes for each seed."""
     entries = [entry for entry in entries if entry.name in LEARNED_BY]
     scores = []
@@ -83,7 +83,6 @@ def learning(entries: list[Entry], skipped: list[str], options: argparse.Namespa
     record = {
         "machine": where,
         "steps": options.learning_steps,
-        "skipped": skipped,
         "returns_by_seed_and_episode": returns,
     }
     lines = [
@@ -98,7 +97,6 @@ def learning(entries: list[Entry], skipped: list[str], options: argparse.Namespa
         "one thread, an environment per core.",
         report.table(header, lines),
         versions,
-        *skipped,
     ]
     report.publish("learning", record, "\n\n".join(parts), out)
 
@@ -116,7 +114,10 @@ def main() -> None:
     parser.add_argument("--environments", type=report.names, default=LEARNING_ENVIRONMENTS, help="of --learning")
     options, out = report.arguments(parser)
     entries, skipped = chosen(ENTRIES, options.only)
-    (learning if options.learning else speed)(entries, skipped, options, out)
+    if options.learning:
+        learning(entries, options, out)
+    else:
+        speed(entries, skipped, options, out)
 
 
 if __name__ == "__main__":
