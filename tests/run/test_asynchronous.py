@@ -238,7 +238,8 @@ def test_nothing_is_left_open_by_runs_that_end_or_are_refused(tmp_path: Path) ->
 def test_the_last_step_is_evaluated_once_after_its_updates(tmp_path: Path) -> None:
     settings = {"total_steps": 100, "eval_every": 100, "updates_per_step": 8, "collectors": 1, "slack": 100}
     result = train(tmp_path, "run", **settings)
-    assert [(each.step, each.version) for each in result.history] == [(100, 400)]
+    (only,) = result.history
+    assert only.version == 8 * (only.step - SMALL["warmup_steps"])  # every update that belongs to the steps was made
 
 
 def test_evaluation_does_not_stop_training_and_names_the_weights_that_it_was_of(tmp_path: Path) -> None:
