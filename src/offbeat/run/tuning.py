@@ -15,8 +15,8 @@ from offbeat.algorithms.configs import PPO, Config, OffPolicy, Run
 
 GRAIN, SLOW_GRAIN = 8_000_000, 64_000_000
 """Multiplications that a thread must have in the largest product of an update to be worth waking; and where waking is
-slow. On the machines of docs/benchmarks.md a second thread made SAC with 256-256 units and batches of 256 (17 million)
-a third faster on the one and a quarter slower on the other."""
+slow. A second thread made SAC with 256-256 units and batches of 256 (17 million) a third faster on virtual AMD cores
+(docs/benchmarks.md) and a quarter slower on virtual Intel ones, before these rules were there."""
 MOST_THREADS = 16
 MULTIPLICATIONS_PER_SECOND = 4e10
 """Of one core, roughly, over a whole update."""
