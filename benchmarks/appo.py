@@ -1,8 +1,8 @@
-"""APPO against the peers, whole training and the learner alone, on 2 cores: python benchmarks/appo.py (15 minutes)
+"""Compares the speed of APPO, whole training and learner alone, on 2 cores: python benchmarks/appo.py (15 minutes)
 
---learning trains HalfCheetah-v5 for a million steps instead, five seeds, and compares what was learned with
-Stable-Baselines3's PPO by RL Zoo's settings. It takes hours, and `make bench` leaves it out. A run that is there
-already is not made again, so an interrupted call goes on where it was.
+--learning compares returns instead: HalfCheetah-v5, a million steps, five seeds, against Stable-Baselines3's PPO with
+RL Zoo's settings. It takes hours and is not part of `make bench`. Finished runs are kept, so an interrupted call
+continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHOWN = (
     *("preset", "num_envs", "rollout_steps", "minibatches", "epochs", "hidden", "activation", "learning_rate"),
     *("schedule", "gamma", "gae_lambda", "clip", "normalise_observations", "normalise_rewards"),
 )
-"""Of Offbeat's settings in --learning; the JSON has them all."""
+"""Settings of Offbeat that the table of --learning shows; the JSON contains all."""
 
 
 def end_to_end(entries: Sequence[Entry], options: argparse.Namespace) -> list[Score]:
@@ -68,7 +68,7 @@ def end_to_end(entries: Sequence[Entry], options: argparse.Namespace) -> list[Sc
 
 
 def learner(entries: Sequence[Entry], threads: int, options: argparse.Namespace) -> list[Score]:
-    """Turns with a rollout per second."""
+    """Rollouts learned from per second."""
     with workers(entries, threads, **SHAPE) as contestants:
         for worker in contestants:
             worker.call("learn")  # fills caches and allocators
@@ -115,7 +115,7 @@ def speed(options: argparse.Namespace, out: Path | None) -> None:
 
 
 def train(entry: Entry, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run, made if it is not there: returns of its final policy, time, settings, versions."""
+    """Trains one run, unless it is finished already: returns of the final policy, time, settings, versions."""
     name = RUN_NAMES[entry.name].format(options.environment, options.learning_steps, seed)
     make = {"learner_threads": 1} if entry.name == "stable-baselines3" else {}
     worker = Worker(entry, CORES, make)
@@ -129,16 +129,16 @@ def train(entry: Entry, seed: int, options: argparse.Namespace) -> dict[str, Any
 
 
 def standard_error(groups: Sequence[Sequence[float]]) -> float:
-    """Of the difference between two means; infinite where a group has one number."""
+    """Standard error of the difference between two means; infinite if a group has only one number."""
     if min(len(group) for group in groups) < 2:
         return math.inf
     return math.sqrt(sum(statistics.variance(group) / len(group) for group in groups))
 
 
 def learning(options: argparse.Namespace, out: Path | None) -> None:
-    """Returns of final policies, each by its own library's evaluation, with the normaliser's statistics frozen."""
+    """Returns of the final policies, evaluated by their own library, with frozen statistics of the normaliser."""
     entries, _ = chosen([entry for entry in TRAINERS if entry.name in AT_ONCE], options.only)
-    where = machine.describe()  # runs may be there already, so that what else the machine did is not known
+    where = machine.describe()  # runs may be from earlier calls, so the load of the machine is unknown
     options.work.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
@@ -147,7 +147,7 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
             waiting = [pool.submit(train, entry, seed, options) for seed in range(options.seeds)]
             runs[entry.name] = [each.result() for each in waiting]
         finally:
-            pool.shutdown(cancel_futures=True)  # an interrupt ends the runs that have begun, and begins no other
+            pool.shutdown(cancel_futures=True)  # an interrupt ends the current runs and starts no other
     means = {name: [statistics.mean(run["returns"]) for run in each] for name, each in runs.items()}
     lines = [
         [
@@ -159,16 +159,16 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
     ]
     parts = [
         f"{machine.sentence(where)}. {options.environment}, {options.learning_steps:,} steps, final policy, "
-        f"{EPISODES} deterministic episodes per seed. Offbeat's runs have 2 collectors. How long "
-        "runs take is not compared here: they may be made in pieces, and beside other work.",
+        f"{EPISODES} deterministic episodes per seed. Offbeat's runs have 2 collectors. Durations "
+        "are not compared: runs may have been interrupted, or shared the machine with other work.",
         report.table(["", "mean return", "by seed"], lines),
     ]
     if len(means) == len(AT_ONCE):
         ours, theirs = means["offbeat"], means["stable-baselines3"]
         difference, error = statistics.mean(ours) - statistics.mean(theirs), standard_error([ours, theirs])
-        parts.append(f"Offbeat's mean less Stable-Baselines3's: {difference:+,.0f}, standard error {error:,.0f}.")
+        parts.append(f"Offbeat's mean minus Stable-Baselines3's: {difference:+,.0f}, standard error {error:,.0f}.")
     parts.append(
-        "\n".join(f"- {name}: {_listing(each[0]['versions'])}; {_told(each[0])}" for name, each in runs.items())
+        "\n".join(f"- {name}: {_listing(each[0]['versions'])}; {_settings_of(each[0])}" for name, each in runs.items())
     )
     kept = {
         name: [{key: value for key, value in run.items() if key != "wall_seconds"} for run in each]
@@ -178,8 +178,8 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
     report.publish("appo_learning", record, "\n\n".join(parts), out)
 
 
-def _told(run: dict[str, Any]) -> str:
-    """How a run of --learning was set up."""
+def _settings_of(run: dict[str, Any]) -> str:
+    """The settings of a run of --learning, for the table."""
     settings = run["settings"]
     if "preset" in settings:
         return f"`appo`, {_listing({name: settings[name] for name in SHOWN})}"
@@ -193,15 +193,15 @@ def _listing(values: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="per measurement of the learner alone")
-    parser.add_argument("--threads", type=report.numbers, default=[1, 2], help="of the learner alone, by commas")
-    parser.add_argument("--first-step", type=int, default=8 * ROWS, help=f"timing begins here; a multiple of {ROWS}")
-    parser.add_argument("--steps", type=int, default=20 * ROWS, help=f"timed steps of each run; a multiple of {ROWS}")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement of the learner alone")
+    parser.add_argument("--threads", type=report.numbers, default=[1, 2], help="of the learner alone, comma-separated")
+    parser.add_argument("--first-step", type=int, default=8 * ROWS, help=f"first timed step; a multiple of {ROWS}")
+    parser.add_argument("--steps", type=int, default=20 * ROWS, help=f"number of timed steps; a multiple of {ROWS}")
     parser.add_argument("--environment", default="HalfCheetah-v5")
-    parser.add_argument("--learning", action="store_true", help="what is learned instead of speed")
+    parser.add_argument("--learning", action="store_true", help="compare returns instead of speed")
     parser.add_argument("--learning-steps", type=int, default=1_000_000)
-    parser.add_argument("--seeds", type=int, default=5, help="of --learning")
-    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="where runs of --learning go")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, for --learning")
+    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="directory for runs of --learning")
     options, out = report.arguments(parser)
     (learning if options.learning else speed)(options, out)
 

@@ -1,6 +1,6 @@
-"""Collectors beside the learner: is collection hidden, what do writing and sampling cost: python benchmarks/async.py
+"""Measures collectors next to the learner, and writing and sampling in shared memory: python benchmarks/async.py
 
---learning trains in one process and beside it instead, five seeds each, and compares what was learned (half an hour).
+--learning compares returns with and without a collector instead, five seeds each (half an hour).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEARNED = ("sac-Pendulum-v1", "td3-Pendulum-v1", "dqn-CartPole-v1")
 
 
 def hidden(options: argparse.Namespace) -> list[Score]:
-    """Environment steps per second, one update per step and one thread for the learner; alone, updates per second."""
+    """Steps per second, with one update per step and one learner thread; for ALONE, updates per second."""
     seeds = itertools.count()
     first, last = options.first_step, options.first_step + options.steps
     with (
@@ -45,7 +45,7 @@ def hidden(options: argparse.Namespace) -> list[Score]:
 
 
 def replay(options: argparse.Namespace) -> tuple[list[Score], list[Score]]:
-    """Rows per second: written in chunks of 64, and sampled by 256."""
+    """Rows per second, written in chunks of 64 and sampled in minibatches of 256."""
     make = {"capacity": ROWS, "environments": ENVIRONMENTS, "sizes": (17, 6)}
     module = "replays.shared"
     with (
@@ -65,7 +65,7 @@ def replay(options: argparse.Namespace) -> tuple[list[Score], list[Score]]:
 
 
 def against(scores: list[Score], base: str) -> str:
-    """Medians, and each as a share of the one called `base`."""
+    """A table of medians, and of their ratios to the score `base`."""
     lines = [
         [
             score.name,
@@ -85,11 +85,11 @@ def speed(options: argparse.Namespace, out: Path | None) -> None:
         f"{machine.sentence(where)}. Rounds: {options.rounds}, interleaved; medians.",
         f"**Collection hidden**: {ENVIRONMENT}, 1 environment, 1 update per step, batch 256, hidden 256-256, 1 thread "
         f"for the learner on {CORES} cores; steps {options.first_step:,} to {options.first_step + options.steps:,}. "
-        "The learner alone: updates over a replay that is there already.",
+        "The learner alone: updates from a replay that is already full.",
         against(collecting, ALONE),
         f"**Writing**, chunks of {ENVIRONMENTS} rows, into shared memory",
         report.table(["", "rows/s"], [[each.name, report.number(statistics.median(each.rounds))] for each in writing]),
-        f"**Sampling**, batches of {BATCH} of {ROWS:,} rows; NumPy gathers the same fields from an array each",
+        f"**Sampling**, batches of {BATCH} of {ROWS:,} rows; NumPy gathers the same fields, each from its own array",
         against(sampling, "NumPy"),
         report.versions([*collecting, *sampling]),
     ]
@@ -104,11 +104,11 @@ def speed(options: argparse.Namespace, out: Path | None) -> None:
 
 
 def learning(options: argparse.Namespace, out: Path | None) -> None:
-    """Final returns in one process and with a collector beside the learner, and how many standard errors apart."""
+    """Final returns without and with a collector, and the standard error of their difference."""
     tasks = {task.name: task for task in published.TASKS}
     returns: dict[str, dict[str, list[float]]] = {}
     lines = []
-    where = machine.describe()  # runs may be there already, so that what else the machine did is not known
+    where = machine.describe()  # runs may be from earlier calls, so the load of the machine is unknown
     for name in LEARNED:
         jobs = [(kind, seed) for kind in (IN_ONE, BESIDE) for seed in range(options.seeds)]
         results = {
@@ -131,8 +131,8 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
         )
         print(lines[-1], flush=True)
     parts = [
-        f"{machine.sentence(where)}. Presets as they come, final policy, {published.EPISODES} episodes, one thread.",
-        report.table(["", IN_ONE, BESIDE, "difference", "its standard error"], lines),
+        f"{machine.sentence(where)}. Unmodified presets, final policy, {published.EPISODES} episodes, one thread.",
+        report.table(["", IN_ONE, BESIDE, "difference", "standard error"], lines),
     ]
     report.publish("async_learning", {"machine": where, "returns": returns}, "\n\n".join(parts), out)
 
@@ -140,12 +140,12 @@ def learning(options: argparse.Namespace, out: Path | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="per measurement of learner and replay")
-    parser.add_argument("--first-step", type=int, default=2_000, help="timing begins here")
-    parser.add_argument("--steps", type=int, default=2_000, help="timed steps of each run")
-    parser.add_argument("--learning", action="store_true", help="what is learned instead of speed")
-    parser.add_argument("--seeds", type=int, default=5, help="of --learning")
-    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="where runs of --learning go")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement of learner and replay")
+    parser.add_argument("--first-step", type=int, default=2_000, help="first timed step")
+    parser.add_argument("--steps", type=int, default=2_000, help="number of timed steps")
+    parser.add_argument("--learning", action="store_true", help="compare returns instead of speed")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, for --learning")
+    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="directory for runs of --learning")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args()
     (learning if options.learning else speed)(options, options.out)

@@ -1,4 +1,4 @@
-"""The command with its defaults against settings by hand, on idle and on busy cores: python benchmarks/command.py"""
+"""Compares defaults of `offbeat train` with manual settings, on idle and busy cores: python benchmarks/command.py"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULTS, BY_HAND = "defaults", "--threads 1"
 
 @dataclass(frozen=True)
 class Regime:
-    """flags: of the task. first, last: the steps that are timed. by_hand: what is tried in process, and beside."""
+    """flags: of the task. first, last: timed steps. in_process, beside: flags to try, without and with a collector."""
 
     name: str
     flags: str
@@ -58,13 +58,13 @@ REGIMES = (
 
 
 def command(flags: Sequence[str], out: str) -> None:
-    """What a user types, without the thread counts that a benchmark may have set."""
+    """Runs `offbeat train` without the thread counts that a benchmark may have set."""
     environment = {name: value for name, value in os.environ.items() if name not in THREAD_COUNTS}
     subprocess.run([sys.executable, "-m", "offbeat", "train", *flags, "--out", out], check=True, env=environment)
 
 
 def steps_per_second(flags: Sequence[str], first: int, last: int, log_every: int) -> float:
-    """Over the steps from `first` to `last`, by the run's own log."""
+    """Steps per second between the steps `first` and `last`, from the log of the run."""
     shared = f"--preset none --total-steps {last} --log-every {log_every} --eval-every 0 --eval-episodes 1"
     with tempfile.TemporaryDirectory() as out:
         command([*flags, *shared.split(), *["--checkpoint-every", "0", "--name", "run", "--quiet"]], out)
@@ -75,7 +75,7 @@ def steps_per_second(flags: Sequence[str], first: int, last: int, log_every: int
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """As many processes that do nothing but compute as there are cores."""
+    """Runs one busy loop per core during the block."""
     endless = [sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(endless) for _ in os.sched_getaffinity(0)]
     try:
@@ -87,7 +87,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def measure(regime: Regime, settings: Sequence[tuple[str, str]], rounds: int, share: float) -> list[Score]:
-    """settings: where it collects, and the flags by hand. share: of the timed steps."""
+    """settings: pairs of IN_PROCESS or BESIDE and flags. share: fraction of the timed steps to run."""
     scores = [Score(f"{where}, {flags}", {"offbeat": offbeat.__version__}, flags) for where, flags in settings]
     last = regime.first + round(share * (regime.last - regime.first))
     for seed in range(rounds):
@@ -117,7 +117,7 @@ def busy(regime: Regime, options: argparse.Namespace) -> list[Score]:
 
 def tables(regime: Regime, idle_scores: list[Score], busy_scores: list[Score]) -> list[str]:
     parts = [f"**{regime.name}**, idle cores"]
-    header = ["", "steps/s", "of the best by hand"]
+    header = ["", "steps/s", "of the best manual setting"]
     for where in (IN_PROCESS, BESIDE):
         own = [score for score in idle_scores if score.name.startswith(where)]
         best = max(statistics.median(score.rounds) for score in own[1:])
@@ -133,7 +133,7 @@ def tables(regime: Regime, idle_scores: list[Score], busy_scores: list[Score]) -
         [score.name, report.number(statistics.median(score.rounds)), report.times(report.ratio(score, one_thread))]
         for score, one_thread in zip(busy_scores, [busy_scores[1]] * 2 + [busy_scores[3]] * 2, strict=True)
     ]
-    parts += [f"**{regime.name}**, every core kept busy by another process"]
+    parts += [f"**{regime.name}**, with another process busy on every core"]
     parts.append(report.table(["", "steps/s", f"of {BY_HAND}"], lines))
     return parts
 
@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy-rounds", type=int, default=2)
-    parser.add_argument("--share", type=float, default=1.0, help="of the timed steps")
+    parser.add_argument("--share", type=float, default=1.0, help="fraction of the timed steps to run")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args()
     with machine.watched() as where:

@@ -1,4 +1,4 @@
-"""Contestants side by side: one process each, one at work at a time, in turn round after round."""
+"""Interleaved measurements: each contestant has its own process, and one process works at a time, in rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENVIRONMENTS = HERE.parent / ".bench"
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: a name, the module with its `Contestant`, and the virtual environment (None is our own)."""
+    """A contestant: its name, the module with its class `Contestant`, and its virtual environment (None: this one)."""
 
     name: str
     module: str
@@ -30,13 +30,13 @@ class Entry:
 
     @property
     def installed(self) -> bool:
-        """`make bench` leaves this mark when every package of the environment is in place."""
+        """Whether `make bench` has installed every package of the virtual environment."""
         return self.environment is None or (ENVIRONMENTS / self.environment / ".installed").exists()
 
 
 @dataclass
 class Score:
-    """One contestant's measurements, a number per round, with what it ran as."""
+    """Measurements of one contestant, one number per round, with its package versions and its configuration."""
 
     name: str
     versions: dict[str, str]
@@ -45,7 +45,7 @@ class Score:
 
 
 class Worker:
-    """The parent's end of one contestant's process."""
+    """Starts and calls the process of one contestant."""
 
     def __init__(self, entry: Entry, threads: int, make: dict[str, Any]) -> None:
         self.entry = entry
@@ -58,11 +58,11 @@ class Worker:
         self.score = Score(entry.name, made["versions"], made["setting"])
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the contestant's method returns."""
+        """The return value of a method of the contestant."""
         return self._ask({"method": method, "arguments": arguments, "seconds": None})
 
     def rate(self, seconds: float, method: str, *arguments: Any) -> float:
-        """How often per second the contestant's method runs, over at least `seconds`."""
+        """Calls per second of a method of the contestant, measured for at least `seconds`."""
         return float(self._ask({"method": method, "arguments": arguments, "seconds": seconds}))
 
     def _ask(self, request: dict[str, Any]) -> Any:
@@ -86,7 +86,7 @@ class Worker:
 
 @contextmanager
 def workers(entries: Iterable[Entry], threads: int, **make: Any) -> Iterator[list[Worker]]:
-    """Every contestant's process, made one after the other, closed at the end."""
+    """Starts the processes of all contestants, one after the other, and closes them at the end."""
     with ExitStack() as stack:
         made = []
         for entry in entries:
@@ -97,9 +97,9 @@ def workers(entries: Iterable[Entry], threads: int, **make: Any) -> Iterator[lis
 
 
 def compete(contestants: Sequence[Worker], rounds: int, measure: Callable[[Worker], float]) -> list[Score]:
-    """Each round measures every contestant once, so that a slow minute of the machine meets all of them.
+    """Measures every contestant once per round, so that a slow phase of the machine affects all of them.
 
-    The order is turned round in every second round: nobody always follows the same neighbour.
+    Every second round has the reverse order, so that no contestant always follows the same one.
     """
     scores = [Score(each.score.name, each.score.versions, each.score.setting) for each in contestants]
     for number in range(rounds):
@@ -110,13 +110,13 @@ def compete(contestants: Sequence[Worker], rounds: int, measure: Callable[[Worke
 
 
 def chosen(entries: Sequence[Entry], only: Sequence[str] | None) -> tuple[list[Entry], list[str]]:
-    """The entries that take part, and a sentence for each that was asked for and cannot."""
+    """The entries to measure, and one sentence for each requested entry that is not installed."""
     names = [entry.name for entry in entries]
     if wrong := [name for name in only or () if name not in names]:
-        raise SystemExit(f"--only {wrong[0]}: there is no such contestant; there are {', '.join(names)}")
+        raise SystemExit(f"--only {wrong[0]}: there is no such contestant; use one of {', '.join(names)}")
     wanted = [entry for entry in entries if only is None or entry.name in only]
     skipped = [
-        f"{entry.name} was not measured: .bench/{entry.environment} is not complete; `make bench` makes it"
+        f"{entry.name} was not measured: .bench/{entry.environment} is not installed; run `make bench`"
         for entry in wanted
         if not entry.installed
     ]

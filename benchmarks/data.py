@@ -1,4 +1,4 @@
-"""The same synthetic transitions for every contestant; NumPy only, because each virtual environment has that."""
+"""Synthetic transitions, the same for every contestant; uses only NumPy, which every virtual environment has."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(count: int, observation: int, action: int) -> Rows:
 
 
 def chosen(data: Rows) -> Rows:
-    """The same rows with one of as many Discrete actions as there were dimensions: (R, 1)."""
+    """The same rows with Discrete actions (R, 1): the index of the largest component of each action."""
     return replace(data, action=data.action.argmax(1, keepdims=True).astype(np.float32))
 
 
@@ -55,7 +55,7 @@ def shaped_environment(shape: dict[str, Any]) -> Any:
 
 
 def environment(observation: int, action: int, discrete: bool = False) -> Any:
-    """A Gymnasium environment that has spaces and is never stepped, for peers that take their sizes from one."""
+    """A Gymnasium environment with spaces only, for libraries that read sizes from an environment."""
     import gymnasium
 
     class Spaces(gymnasium.Env):
@@ -68,7 +68,7 @@ def environment(observation: int, action: int, discrete: bool = False) -> Any:
 
 
 def offbeat_columns(data: Rows) -> dict[str, np.ndarray]:
-    """The columns of Offbeat's chunk: one environment whose episodes end where `terminated` says so."""
+    """The columns of an Offbeat chunk: one environment, whose episodes end at `terminated`."""
     ends = np.concatenate(([0], np.flatnonzero(data.terminated) + 1))
     index = np.arange(len(data))
     episode = np.searchsorted(ends, index, side="right") - 1

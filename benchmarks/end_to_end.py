@@ -1,7 +1,7 @@
-"""Whole training, one environment and one update per step, against the peers: python benchmarks/end_to_end.py
+"""Compares the speed of whole training, one environment, one update per step: python benchmarks/end_to_end.py
 
---learning measures what is learned instead of how fast: final returns of 3 seeds on 2 environments, each on a core of
-its own, in half an hour.
+--learning compares returns instead: final returns of 3 seeds on 2 environments, each environment on its own core (half
+an hour).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def speed(entries: list[Entry], skipped: list[str], options: argparse.Namespace,
 
 
 def learning(entries: list[Entry], options: argparse.Namespace, out: Path | None) -> None:
-    """Final returns: the mean of 10 deterministic episodes for each seed."""
+    """Final returns: the mean of 10 deterministic episodes per seed."""
     entries = [entry for entry in entries if entry.name in LEARNED_BY]
     scores = []
 
     def learned(environment: str, core: int) -> dict[str, list[list[float]]]:
         if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {core})  # of this thread, and of the processes that it starts
+            os.sched_setaffinity(0, {core})  # applies to this thread and to the processes that it starts
         found: dict[str, list[list[float]]] = {entry.name: [] for entry in entries}
         with workers(entries, threads=1) as contestants:
             scores.extend(worker.score for worker in contestants)
@@ -94,7 +94,7 @@ def learning(entries: list[Entry], options: argparse.Namespace, out: Path | None
     header = ["", "mean return", *(f"seed {seed}" for seed in range(options.seeds))]
     parts = [
         f"{machine.sentence(where)}. After {options.learning_steps:,} steps, 10 deterministic episodes per seed; "
-        "one thread, an environment per core.",
+        "one thread; each environment on its own core.",
         report.table(header, lines),
         versions,
     ]
@@ -105,13 +105,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    # Learning begins at step 1,000; whatever compiles has compiled at 2,000.
-    parser.add_argument("--first-step", type=int, default=2_000, help="timing begins here")
-    parser.add_argument("--steps", type=int, default=3_000, help="timed steps of each run; keep to whole thousands")
-    parser.add_argument("--learning", action="store_true", help="final returns instead of speed")
+    # Learning starts at step 1,000; compilation is finished by step 2,000.
+    parser.add_argument("--first-step", type=int, default=2_000, help="first timed step")
+    parser.add_argument("--steps", type=int, default=3_000, help="number of timed steps, in whole thousands")
+    parser.add_argument("--learning", action="store_true", help="compare final returns instead of speed")
     parser.add_argument("--learning-steps", type=int, default=20_000)
-    parser.add_argument("--seeds", type=int, default=3, help="of --learning")
-    parser.add_argument("--environments", type=report.names, default=LEARNING_ENVIRONMENTS, help="of --learning")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, for --learning")
+    parser.add_argument("--environments", type=report.names, default=LEARNING_ENVIRONMENTS, help="for --learning")
     options, out = report.arguments(parser)
     entries, skipped = chosen(ENTRIES, options.only)
     if options.learning:

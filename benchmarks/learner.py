@@ -1,4 +1,4 @@
-"""Updates per second, sampling included, against the peers: python benchmarks/learner.py"""
+"""Compares updates per second, including sampling from replay: python benchmarks/learner.py"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENTERS = {
     "td3": {"offbeat", "stable-baselines3", "sbx", FLOOR, CACHED},
     "dqn": {"offbeat", "stable-baselines3", "sbx"},
 }
-"""Who has which algorithm."""
+"""Contestants by algorithm."""
 
 
 def title(shape: str, threads: int) -> str:
@@ -52,17 +52,17 @@ def run_case(shape: str, threads: int, entries: list[Entry], options: argparse.N
     entries = [entry for entry in entries if entry.name in ENTERS[SHAPES[shape]["algorithm"]]]
     with workers(entries, threads, shape=SHAPES[shape], capacity=options.capacity) as contestants:
         for worker in contestants:
-            worker.call("learn", UPDATES_PER_CALL)  # compiles, and fills caches and allocators
+            worker.call("learn", UPDATES_PER_CALL)  # warm-up: compiles, fills caches and allocators
         return compete(contestants, options.rounds, measure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per contestant and round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per contestant and round")
     parser.add_argument("--shape", choices=sorted(SHAPES))
-    parser.add_argument("--threads", type=report.numbers, help="separated by commas")
-    parser.add_argument("--capacity", type=int, default=100_000, help="rows in replay")
+    parser.add_argument("--threads", type=report.numbers, help="comma-separated")
+    parser.add_argument("--capacity", type=int, default=100_000, help="transitions in replay")
     options, out = report.arguments(parser)
     entries, skipped = chosen(ENTRIES, options.only)
     cases: list[tuple[str, int, list[Score]]] = []

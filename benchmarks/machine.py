@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Describes the machine of a measurement and its load."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def describe() -> dict[str, Any]:
 
 @contextmanager
 def watched() -> Iterator[dict[str, Any]]:
-    """A description; after the block, `others` in it is how many cores were busy meanwhile with anything but us.
+    """The description of the machine; after the block, `others` is the number of cores that other processes used.
 
-    Contestants count as ours once they have ended. With as many threads as cores, already one busy core of others makes
-    torch's threads wait for each other, and slows it tenfold: such results mean nothing.
+    Contestants must end within the block, or they count as others. With as many threads as cores, one core that another
+    process uses makes torch's threads wait for each other and slows them tenfold; such results are invalid.
     """
     machine = describe()
     start, busy, own = time.monotonic(), _busy_seconds(), sum(os.times()[:4])
@@ -40,11 +40,11 @@ def watched() -> Iterator[dict[str, Any]]:
 
 def sentence(machine: dict[str, Any]) -> str:
     text = "{cpu}, {cores} cores, {system}, Python {python}, {date}".format(**machine)
-    return f"{text}; other processes kept {machine['others']} cores busy" if "others" in machine else text
+    return f"{text}; other processes used {machine['others']} cores" if "others" in machine else text
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that all cores together were not idle since start-up, time given to other virtual machines included."""
+    """Busy seconds of all cores since start-up, including time that the host gave to other virtual machines."""
     counters = Path("/proc/stat")
     if not counters.exists():
         return None
@@ -59,7 +59,7 @@ def _cpu() -> str:
     fields = [line.split(":", 1) for line in information.read_text().splitlines() if ":" in line]
     known = {name.strip(): value.strip() for name, value in reversed(fields)}
     model = known.get("model name", platform.processor() or "unknown CPU")
-    # A virtual machine often hides the name; family, model and stepping still say which core it is.
+    # A virtual machine often hides the name; family, model and stepping identify the processor.
     numbers = [known[name] for name in ("cpu family", "model", "stepping") if name in known]
     cache = known.get("cache size")
     details = [f"family {'/'.join(numbers)}"] * bool(numbers) + [f"{cache} cache"] * bool(cache)

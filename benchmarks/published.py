@@ -1,7 +1,7 @@
-"""What is learned, against published figures: python benchmarks/published.py (hours; `make results`)
+"""Compares returns with published figures: python benchmarks/published.py (hours; `make results`)
 
-Every task is trained with its preset, five seeds, as many at a time as there are cores, one thread each. A run that is
-there already is not made again, so an interrupted call goes on where it was.
+Trains every task with its preset and five seeds, one run per core at a time, one thread each. Finished runs are kept,
+so an interrupted call continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EPISODES = 20
 
 @dataclass(frozen=True)
 class Task:
-    """`least`: what the mean over seeds should reach. published: others' figures, and whose they are."""
+    """least: the target for the mean over seeds. published: the published figure and its source."""
 
     algorithm: str
     environment: str
@@ -58,7 +58,7 @@ TASKS = (
 
 
 def train(task: Task, seed: int, work: Path, collectors: int = 0) -> dict[str, Any]:
-    """One run, made if it is not there: its final evaluation, its curve and its time."""
+    """Trains one run, unless it is finished already: its final evaluation, learning curve and time."""
     name = f"{task.name}-{task.steps}-{seed}" + (f"-collectors-{collectors}" if collectors else "")
     path = work / name
     if not finished(path):
@@ -107,12 +107,12 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
                 f"{statistics.mean(run['wall_seconds'] for run in runs) / 60:.1f}",
             ]
         )
-    header = ["", "steps", "mean over seeds", "by seed", "aim", "published", "minutes each"]
+    header = ["", "steps", "mean over seeds", "by seed", "target", "published", "minutes per run"]
     return report.table(header, lines)
 
 
 def curves(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """A panel per task: the mean over seeds, and each seed thinly."""
+    """Draws a panel per task: the mean over seeds as a thick line, each seed as a thin line."""
     from matplotlib.figure import Figure
 
     shown = [task for task in TASKS if results.get(task.name)]
@@ -136,15 +136,15 @@ def curves(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=report.names, help="these tasks, such as dqn-CartPole-v1, separated by commas")
+    parser.add_argument("--only", type=report.names, help="only these tasks, comma-separated, such as dqn-CartPole-v1")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many runs at a time")
-    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="where the runs themselves go")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of parallel runs")
+    parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="directory for the runs")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args()
     known = {task.name: task for task in TASKS}
     if wrong := [name for name in options.only or () if name not in known]:
-        raise SystemExit(f"--only {wrong[0]}: there is no such task; there are {', '.join(known)}")
+        raise SystemExit(f"--only {wrong[0]}: there is no such task; use one of {', '.join(known)}")
     tasks = [known[name] for name in options.only] if options.only else list(TASKS)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "published.json"
@@ -161,7 +161,7 @@ def main() -> None:
             file.write_text(json.dumps(record, indent=1) + "\n")
     markdown = (
         f"{machine.sentence(machine.describe())}. Final policy, deterministic, {EPISODES} episodes per seed; "
-        f"presets as they come, one thread each.\n\n{table(record['tasks'])}\n\n"
+        f"unmodified presets, one thread each.\n\n{table(record['tasks'])}\n\n"
         "![Learning curves](../benchmarks/results/published.png)"
     )
     (options.out / "published.md").write_text(markdown + "\n")

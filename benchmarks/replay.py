@@ -1,4 +1,4 @@
-"""Adding to and sampling from replay, and its memory, against the peers: python benchmarks/replay.py"""
+"""Compares adding to replay, sampling from it, and its memory: python benchmarks/replay.py"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORY = ("offbeat", "stable-baselines3")
 
 
 def run_cases(environments: int, entries: list[Entry], options: argparse.Namespace) -> dict[str, list[Score]]:
-    """Adding with so many environments; with one, sampling too. Rows per second by what is done."""
+    """Rows per second by case: adding with `environments` environments, and, with one environment, sampling."""
     cases: dict[str, list[Score]] = {}
 
     def sampling(batch: int) -> list[Score]:
@@ -45,7 +45,7 @@ def run_cases(environments: int, entries: list[Entry], options: argparse.Namespa
 
 
 def memory(entries: list[Entry], capacity: int) -> dict[str, int]:
-    """Resident bytes of `capacity` HalfCheetah-v5 transitions, whose observations are float64, a fresh process each."""
+    """Resident bytes of `capacity` HalfCheetah-v5 transitions (float64 observations), each in a fresh process."""
     resident = {}
     for entry in entries:
         with workers([entry], 1, capacity=capacity, environments=1, sizes=SIZES, dtype="float64") as (worker,):
@@ -60,13 +60,13 @@ def memory_table(resident: dict[str, int], capacity: int) -> str:
         [name, f"{held / 1e6:,.0f}", f"{held / capacity:.0f}", "" if ours is None else f"{ours / held:.0%}"]
         for name, held in resident.items()
     ]
-    return report.table(["", "MB", "bytes per transition", "Offbeat takes"], lines)
+    return report.table(["", "MB", "bytes per transition", "Offbeat / row"], lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="per contestant, case and round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per contestant, case and round")
     parser.add_argument("--capacity", type=int, default=1_000_000)
     options, out = report.arguments(parser)
     entries, skipped = chosen(ENTRIES, options.only)
@@ -79,7 +79,7 @@ def main() -> None:
     if Path("/proc/self/statm").exists():
         resident = memory([entry for entry in entries if entry.name in MEMORY], options.capacity)
     else:
-        skipped.append("Memory was not measured: resident memory is read from /proc, which only Linux has.")
+        skipped.append("Memory was not measured: it is read from /proc, which only Linux has.")
     parts = [
         f"{machine.sentence(where)}. {options.capacity:,} rows, observation {SIZES[0]}, action {SIZES[1]}, 1 thread. "
         f"Rounds: {options.rounds} of {options.seconds:g} s, interleaved; medians."

@@ -1,4 +1,4 @@
-"""Results as JSON, as Markdown tables, as a chart, and in docs/benchmarks.md between its marks."""
+"""Writes results as JSON, Markdown tables and charts, and inserts the tables into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def by_name(scores: Sequence[Score], name: str) -> Score | None:
 
 
 def ratio(score: Score | None, other: Score | None) -> float | None:
-    """The median over the rounds of score / other: a slow minute slows both, and leaves their ratio."""
+    """The median over the rounds of score / other; a slow phase of the machine hardly changes the ratio in a round."""
     if score is None or other is None:
         return None
     return statistics.median(mine / theirs for mine, theirs in zip(score.rounds, other.rounds, strict=True))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Some significant digits, with separators, never an exponent; a dash for None."""
+    """`digits` significant digits, with thousands separators and without exponent; a dash for None."""
     if value is None:
         return "-"
     shown = float(f"{value:.{digits}g}")
@@ -42,15 +42,15 @@ def times(value: float | None) -> str:
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, first column to the left, numbers to the right."""
+    """A Markdown table; the first column is left-aligned, the others right-aligned."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines])
 
 
 def score_table(scores: Sequence[Score], unit: str, floor: str | None = None) -> str:
-    """Median, min, max, how many times as fast Offbeat is, and the share of the floor where there is one."""
+    """A table of median, min, max, the ratio of Offbeat to the row, and, with `floor`, the ratio of the row to it."""
     ours, lowest = by_name(scores, OURS), by_name(scores, floor) if floor else None
-    header = ["", unit, "min", "max", "Offbeat is"] + ["of the products"] * (lowest is not None)
+    header = ["", unit, "min", "max", "Offbeat / row"] + ["of matrix products"] * (lowest is not None)
     lines = []
     for score in scores:
         line = [score.name, *(number(pick(score.rounds)) for pick in (statistics.median, min, max))]
@@ -63,7 +63,7 @@ def score_table(scores: Sequence[Score], unit: str, floor: str | None = None) ->
 
 
 def versions(scores: Sequence[Score]) -> str:
-    """Each contestant with its packages and how it was set up, as a list without repetitions."""
+    """A list of the contestants with their package versions and configuration, without repetitions."""
     lines = []
     for score in scores:
         packages = ", ".join(f"{name} {version}" for name, version in score.versions.items())
@@ -72,9 +72,9 @@ def versions(scores: Sequence[Score]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, Path | None]:
-    """The parsed options, and where results go: a whole run updates benchmarks/results, a partial one needs --out."""
-    parser.add_argument("--only", type=names, help="these contestants, separated by commas")
-    parser.add_argument("--out", type=Path, help="directory for results; a partial run writes none without it")
+    """The options, and the directory for results: --out, else RESULTS for a complete run and None for a partial one."""
+    parser.add_argument("--only", type=names, help="measure only these contestants, comma-separated")
+    parser.add_argument("--out", type=Path, help="directory for results; without it, a partial run only prints")
     options = parser.parse_args()
     changed = [name for name, value in vars(options).items() if value != parser.get_default(name)]
     return options, options.out or (None if set(changed) - {"learning"} else RESULTS)
@@ -89,7 +89,7 @@ def numbers(text: str) -> list[int]:
 
 
 def publish(name: str, record: dict[str, Any], markdown: str, out: Path | None) -> None:
-    """Prints the tables; writes NAME.md and NAME.json to `out`, and into the document where `out` is the project's."""
+    """Prints the tables, writes NAME.md and NAME.json to `out`, and, if that is RESULTS, updates docs/benchmarks.md."""
     print(markdown)
     if out is None:
         return
@@ -107,12 +107,12 @@ def include(document: str, name: str, markdown: str) -> str:
     before, found, rest = document.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
-        raise ValueError(f"{DOCUMENT} has no marks {begin.strip()} and {end}; put them where the table belongs")
+        raise ValueError(f"{DOCUMENT} has no markers {begin.strip()} and {end}; add them where the table belongs")
     return f"{before}{begin}\n{markdown}\n\n{end}{after}"
 
 
 def chart(panels: Sequence[tuple[str, Sequence[Score]]], unit: str, floor: str, path: Path) -> None:
-    """One panel of horizontal bars per case, fastest first, Offbeat in its colour, the floor as a dashed line."""
+    """Draws one panel of horizontal bars per case, sorted by speed, with `floor` as a dashed line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * len(panels), 2.8), layout="constrained")

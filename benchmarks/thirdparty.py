@@ -1,4 +1,4 @@
-"""Trains a few hundred steps on environments of other people, through the command, and says how each went.
+"""Trains a few hundred steps on third-party environments with `offbeat train`, and prints the result of each.
 
 make thirdparty, or: .bench/thirdparty/bin/python benchmarks/thirdparty.py [--only robotics]
 """
@@ -14,12 +14,12 @@ import textwrap
 from dataclasses import dataclass
 from importlib import metadata
 
-SECONDS = 600  # for one environment; some need a minute to be made
+SECONDS = 600  # timeout per environment; some need a minute to start
 
 
 @dataclass(frozen=True)
 class Trial:
-    """package: whose environment it is, as pip calls it. flags: besides those that make a run short."""
+    """package: the name on PyPI. flags: in addition to those that keep the run short."""
 
     package: str
     algorithm: str
@@ -49,8 +49,8 @@ TRIALS = (
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="environment steps for each")
-    parser.add_argument("--only", default="", help="try only ids and packages that contain this")
+    parser.add_argument("--steps", type=int, default=400, help="steps per environment (default: %(default)s)")
+    parser.add_argument("--only", default="", help="try only packages and ids that contain this text")
     return parser.parse_args()
 
 
@@ -62,7 +62,7 @@ def version(package: str) -> str | None:
 
 
 def attempt(trial: Trial, steps: int) -> tuple[str, str]:
-    """How it went, in one of four ways, and what the command said where it did not work."""
+    """The result (not installed, works, refused, cannot be made, FAILS), and the error message if there is one."""
     if version(trial.package) is None:
         return "not installed", ""
     with tempfile.TemporaryDirectory() as out:
@@ -77,12 +77,12 @@ def attempt(trial: Trial, steps: int) -> tuple[str, str]:
     return judge(done.returncode, done.stderr)
 
 
-def judge(code: int, said: str) -> tuple[str, str]:
-    """code, said: how the command ended, and what it wrote to standard error."""
+def judge(code: int, stderr: str) -> tuple[str, str]:
+    """code: exit code of the command. stderr: its standard error."""
     if code == 0:
         return "works", ""
-    _, found, message = said.rpartition("offbeat: error: ")
-    message = " ".join((message if found else said).split())
+    _, found, message = stderr.rpartition("offbeat: error: ")
+    message = " ".join((message if found else stderr).split())
     if not found or "(unexpected; " in message:
         return "FAILS", message
     return ("cannot be made" if "could not be made" in message else "refused"), message
@@ -93,15 +93,15 @@ def main() -> int:
     chosen = [each for each in TRIALS if options.only in f"{each.package} {each.env}"]
     names = ("gymnasium", "mujoco", "numpy", "torch")
     print(", ".join(f"{name} {version(name)}" for name in names), flush=True)
-    print("| package | environment | algorithm | |\n|---|---|---|---|")
+    print("| package | environment | algorithm | result |\n|---|---|---|---|")
     failed = 0
     for trial in chosen:
         outcome, message = attempt(trial, options.steps)
         failed += outcome == "FAILS"
         package = f"{trial.package} {version(trial.package) or ''}".strip()
         settings = f"`{trial.env}`" + (f" `{trial.flags}`" if trial.flags else "")
-        said = f"{outcome}: {textwrap.shorten(message, 240)}" if message else outcome
-        print(f"| {package} | {settings} | {trial.algorithm} | {said} |", flush=True)
+        result = f"{outcome}: {textwrap.shorten(message, 240)}" if message else outcome
+        print(f"| {package} | {settings} | {trial.algorithm} | {result} |", flush=True)
     return failed > 0
 
 

@@ -1,8 +1,8 @@
-"""A contestant's process: python benchmarks/worker.py MODULE THREADS
+"""Runs one contestant in its own process: python benchmarks/worker.py MODULE THREADS
 
 Reads requests as JSON lines from stdin and answers each with one JSON line on stdout. The module has a class
-`Contestant`; the first request makes it, each further one calls one of its methods. Only the standard library is
-imported here, because contestants live in virtual environments of their own.
+`Contestant`; the first request constructs it, each further request calls one of its methods. This file imports only the
+standard library, because contestants have different virtual environments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def limit_threads(threads: int) -> None:
-    """As many cores and threads for every contestant alike; comes before anything with a thread pool is imported."""
+    """Limits cores and threads, equally for every contestant; call it before importing libraries with thread pools."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
     os.environ.update(dict.fromkeys(_THREADS, str(threads)))
@@ -29,7 +29,7 @@ def limit_threads(threads: int) -> None:
 
 
 def calls_per_second(method: Callable[..., Any], arguments: list[Any], seconds: float) -> float:
-    """Calls `method` again and again for at least `seconds`."""
+    """Calls `method` repeatedly for at least `seconds`; returns calls per second."""
     calls, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         method(*arguments)
@@ -38,7 +38,7 @@ def calls_per_second(method: Callable[..., Any], arguments: list[Any], seconds: 
 
 
 def serve(module: str) -> None:
-    """Answers until stdin ends. What the contestant prints goes to stderr, so that answers stay alone on stdout."""
+    """Answers requests until stdin ends. Output of the contestant goes to stderr, so stdout has only answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contestant: Any = None

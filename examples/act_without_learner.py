@@ -1,6 +1,6 @@
-"""A trained policy without a learner: NumPy and the run's policy folder, no torch and no Gymnasium.
+"""Inference without torch and Gymnasium: load the exported policy of a run and act with NumPy.
 
-python examples/act_without_learner.py runs/first            # or runs/first/policy, copied to a robot
+python examples/act_without_learner.py runs/first            # or a copy of runs/first/policy
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ACTIONS = 1_000
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("run", help="a run's directory, or its policy folder")
+    parser.add_argument("run", help="directory of a run, or its policy/ directory")
     policy = offbeat.load_policy(parser.parse_args().run)
 
     obs = np.zeros(policy.spec.observation_size, np.float32)
-    print(f"action for an observation of zeros: {policy.act(obs)}, in the environment's own units")
-    print(f"an exploring action: {policy.act(obs, deterministic=False)}")
+    print(f"action for an observation of zeros: {policy.act(obs)}, in the units of the environment")
+    print(f"action with exploration noise: {policy.act(obs, deterministic=False)}")
 
     start = time.perf_counter()
     for _ in range(ACTIONS):

@@ -1,8 +1,8 @@
-"""Your code during a run: a callback that reports, remembers the best episode, and ends the run when it is good enough.
+"""Your own code during a run: a callback that prints evaluations, logs a metric and stops the run at a target return.
 
     python examples/callbacks.py [--steps 10000] [--enough -300] [--out runs]
 
-`offbeat train sac ... --stop-return -300` ends a run at a return without any code.
+`offbeat train sac ... --stop-return -300` stops a run at a return without any code.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Coach:
     def on_chunk(self, event: ChunkEvent) -> None:
         for episode in event.chunk.finished:
             self.best_episode = max(self.best_episode, episode.total_reward)
-            event.run.log("best_episode", self.best_episode)  # in metrics.jsonl, on the console, in TensorBoard
+            event.run.log("best_episode", self.best_episode)  # written to metrics.jsonl, console and TensorBoard
 
     def on_evaluation(self, event: EvaluationEvent) -> str | None:
         mean = event.evaluation.mean_return
         print(f"step {event.step}: evaluation {mean:.1f}, best training episode {self.best_episode:.1f}")
         if mean > self.enough - 200:
-            event.run.set_learning_rate(1e-4)  # with care, now that it is close
-        return f"{mean:.1f} is enough" if mean >= self.enough else None  # a true answer ends the run, text says why
+            event.run.set_learning_rate(1e-4)  # smaller steps near the target
+        return f"{mean:.1f} is enough" if mean >= self.enough else None  # a true value stops the run
 
     def on_checkpoint(self, event: CheckpointEvent) -> None:
         print(f"step {event.step}: {event.checkpoint.name} is on disk")
@@ -37,9 +37,9 @@ class Coach:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--enough", type=float, default=-300.0)
-    parser.add_argument("--out", default="runs")
+    parser.add_argument("--steps", type=int, default=10_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--enough", type=float, default=-300.0, help="stop at this return (default: %(default)s)")
+    parser.add_argument("--out", default="runs", help="directory for the run (default: %(default)s)")
     arguments = parser.parse_args()
     run = offbeat.train(
         "sac",

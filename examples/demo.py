@@ -1,8 +1,8 @@
-"""From nothing to a solved swing-up: SAC on Pendulum-v1, against a random policy, with a learning curve and a film.
+"""Train SAC on Pendulum-v1, compare it with a random policy, draw the learning curve and record a video.
 
     python examples/demo.py [--steps 10000] [--seed 0] [--out runs]
 
-Exits with 1 when the trained policy's mean return over 20 episodes is under -200.
+The exit code is 1 if the mean return of the trained policy over 20 episodes is below -200.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures without a window
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # render without a window
 
 import gymnasium
 import numpy as np
@@ -29,7 +29,7 @@ SOLVED = -200.0
 
 
 def play(env: gymnasium.Env[Any, Any], act: Callable[[Any], Any], seed: int, frames: list[Any] | None = None) -> float:
-    """The return of one episode; its pictures are appended to `frames`."""
+    """Runs one episode and returns its return; appends the rendered frames to `frames`."""
     obs, _ = env.reset(seed=seed)
     total, ended = 0.0, False
     while not ended:
@@ -40,8 +40,8 @@ def play(env: gymnasium.Env[Any, Any], act: Callable[[Any], Any], seed: int, fra
     return total
 
 
-def film(act: Callable[[Any], Any], path: Path) -> Path:
-    """The episode that starts with the pendulum hanging lowest; the first number that it observes is its height."""
+def record(act: Callable[[Any], Any], path: Path) -> Path:
+    """Records the episode that starts with the pendulum lowest; observation[0] is the height of its tip."""
     env = gymnasium.make(ENVIRONMENT, render_mode="rgb_array")
     lowest = min(SEEDS, key=lambda seed: env.reset(seed=seed)[0][0])
     frames: list[Any] = []
@@ -51,7 +51,7 @@ def film(act: Callable[[Any], Any], path: Path) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Train SAC on Pendulum-v1 and show what it learned.")
+    parser = argparse.ArgumentParser(description="Train SAC on Pendulum-v1 and compare it with a random policy.")
     parser.add_argument("--steps", type=int, default=10_000, help="environment steps (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run (default: %(default)s)")
     parser.add_argument("--out", default="runs", help="directory for the run (default: %(default)s)")
@@ -66,7 +66,7 @@ def main() -> int:
         hidden=(128, 128),
         eval_every=1_000,
         log_every=200,
-        threads=1,  # networks of this size are no faster with more, and much slower on a busy machine
+        threads=1,  # more threads do not speed up small networks, and slow them on a busy machine
         seed=arguments.seed,
         out=arguments.out,
     )
@@ -77,16 +77,19 @@ def main() -> int:
     untrained = np.array([play(env, lambda _: env.action_space.sample(), seed) for seed in SEEDS])
     env.close()
     curve = learning_curve(run.path, random_return=float(untrained.mean()))
-    video = film(policy.act, run.path / "videos" / "demo.gif")
+    video = record(policy.act, run.path / "videos" / "demo.gif")
 
-    print(f"\nMean return over the same {len(SEEDS)} episodes (0 is the best that there could be):")
+    print(f"\nMean return over the same {len(SEEDS)} episodes (the maximum is 0):")
     print(f"  random policy   {untrained.mean():9.1f}  (std {untrained.std():.1f})")
     print(f"  trained policy  {trained.mean():9.1f}  (std {trained.std():.1f})")
     print(f"Learning curve: {curve}")
-    print(f"Film:           {video}")
+    print(f"Video:          {video}")
     print(f"run: {run.path}")
     if trained.mean() < SOLVED:
-        print(f"The swing-up is not solved: {trained.mean():.1f} is under {SOLVED}.", file=sys.stderr)
+        print(
+            f"not solved: the mean return {trained.mean():.1f} is below {SOLVED}; use more --steps",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -1,9 +1,9 @@
-"""Your own environment: anything with Gymnasium's `reset` and `step`, given as a factory.
+"""Your own environment: a Gymnasium environment, passed to Offbeat as a factory.
 
     python examples/own_environment.py [--steps 3000] [--out runs]
     cd examples && offbeat train sac --env own_environment:Reach --total-steps 3000     # the same from the command line
 
-`offbeat check-env own_environment:Reach` says in words what is wrong with an environment.
+`offbeat check-env own_environment:Reach` tests the environment and reports its problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 
 class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A point in a square is to be moved to a goal. Observation: point and goal; action: velocity."""
+    """Move a point in a square to a goal. Observation: point and goal; action: velocity."""
 
     observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = spaces.Box(-0.2, 0.2, (2,), np.float32)
@@ -35,7 +35,7 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
         self.point = np.clip(self.point + action, -1.0, 1.0)
         self.time += 1
         distance = float(np.linalg.norm(self.point - self.goal))
-        # Reaching the goal ends the task (terminated); running out of time only ends the episode (truncated).
+        # Reaching the goal terminates the episode; the time limit truncates it.
         return self.observe(), -distance, distance < 0.05, self.time >= self.time_limit, {}
 
     def observe(self) -> np.ndarray:
@@ -46,8 +46,8 @@ def main() -> None:
     import offbeat
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3_000)
-    parser.add_argument("--out", default="runs")
+    parser.add_argument("--steps", type=int, default=3_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--out", default="runs", help="directory for the run (default: %(default)s)")
     arguments = parser.parse_args()
     run = offbeat.train(
         "sac",

@@ -1,4 +1,4 @@
-"""Your own loop: an agent that acts, observes, updates, saves and loads, while you step the environment.
+"""Your own training loop: you step the environment, and the agent acts, observes, updates, saves and loads.
 
 python examples/own_loop.py [--steps 3000] [--out runs/own-loop]
 """
@@ -15,8 +15,8 @@ import offbeat
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3_000)
-    parser.add_argument("--out", default="runs/own-loop")
+    parser.add_argument("--steps", type=int, default=3_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--out", default="runs/own-loop", help="directory of the checkpoint (default: %(default)s)")
     arguments = parser.parse_args()
 
     env = gymnasium.make("Pendulum-v1")
@@ -28,7 +28,7 @@ def main() -> None:
     for _ in range(arguments.steps):
         action = agent.act(obs)
         next_obs, reward, terminated, truncated, _ = env.step(action)
-        # next_obs is the true successor, also where the episode ends; the two flags stay apart.
+        # At the end of an episode, next_obs is its final observation, not the first one of the next episode.
         agent.observe(obs, action, reward, next_obs, terminated, truncated)
         agent.update()
         total += float(reward)
@@ -43,7 +43,7 @@ def main() -> None:
     again = offbeat.Agent("sac", env, **settings)
     again.load(path)
     same = np.array_equal(again.act(obs, deterministic=True), agent.act(obs, deterministic=True))
-    print(f"saved in {path}; loaded, it acts {'the same' if same else 'differently'}")
+    print(f"saved to {path}; the loaded agent acts {'identically' if same else 'differently'}")
 
 
 if __name__ == "__main__":

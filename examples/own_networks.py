@@ -1,4 +1,4 @@
-"""Your own networks: an actor and a critic as `torch.nn.Module`, made by a function of the environment's spec.
+"""Your own networks: actor and critic as `torch.nn.Module`, constructed from the spec of the environment.
 
 python examples/own_networks.py [--steps 3000] [--out runs]
 cd examples && offbeat train sac --env Pendulum-v1 --actor own_networks:Actor --critic own_networks:Critic
@@ -16,7 +16,7 @@ from offbeat.types import EnvSpec
 
 
 class Actor(nn.Module):
-    """Observations (B, O) to mean and log standard deviation, each (B, A), of the action before it is squashed."""
+    """Observations (B, O) to mean and log standard deviation, each (B, A), of the action before the tanh."""
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Observations (B, O) and actions (B, A) in [-1, 1] to values (B, 1). It is made once per critic."""
+    """Observations (B, O) and actions (B, A) in [-1, 1] to values (B, 1). One module is made per critic."""
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ class Critic(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3_000)
-    parser.add_argument("--out", default="runs")
+    parser.add_argument("--steps", type=int, default=3_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--out", default="runs", help="directory for the run (default: %(default)s)")
     arguments = parser.parse_args()
     run = offbeat.train(
         "sac",
@@ -59,7 +59,7 @@ def main() -> None:
         eval_every=1_000,
         out=arguments.out,
     )
-    # The exported policy holds the weights; the module's code is yours, so it is given again.
+    # The exported policy contains only weights, so pass the class of the actor again.
     policy = run.policy(actor=Actor)
     print(f"action for a hanging pendulum: {policy.act(np.array([-1.0, 0.0, 0.0]))}")
     print(f"run: {run.path}")

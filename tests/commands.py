@@ -1,4 +1,4 @@
-"""Commands and scripts in processes of their own; a command may be killed at an update of one's choice."""
+"""Runs commands and scripts in separate processes; a command can be sent a signal at a chosen update."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import patience
 
-# Forked from a process that has loaded torch, a command starts at once. It is not a fork of the test's own process,
-# whose threads and signal handlers it would inherit.
+# A fork of a server process that has already imported torch starts at once. A fork of the test process would inherit
+# its threads and signal handlers.
 _forked, _fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
 _forked.set_forkserver_preload(["torch", "offbeat.cli", "offbeat.run.api", "offbeat.observe.tensorboard"])
 
@@ -25,8 +25,8 @@ def start(
 ) -> BaseProcess:
     """Starts `offbeat ARGUMENTS`, whose output goes to a file.
 
-    number: the signal that the process sends to itself when it has made `at` updates. fresh: in an interpreter that
-    shares nothing with those of other commands, such as the seed of hashes.
+    number: the signal that the process sends to itself after `at` updates. fresh: spawn a new interpreter, which shares
+    nothing with other commands (for example not the hash seed).
     """
     context: Any = _fresh if fresh else _forked
     process: BaseProcess = context.Process(target=_main, args=(list(arguments), output, number, at))
@@ -43,21 +43,21 @@ def finish(process: BaseProcess) -> int | None:
 
 
 def run(arguments: Sequence[str], output: Path, *, fresh: bool = False) -> str:
-    """What a command that succeeds prints."""
+    """The output of a command that must succeed."""
     code = finish(start(arguments, output, fresh=fresh))
     assert code == 0, output.read_text()
     return output.read_text()
 
 
 def run_in(directory: Path, script: Path | None, arguments: Sequence[str], expected: int = 0) -> str:
-    """What `offbeat ARGUMENTS`, or else a script, prints in a directory."""
+    """The output of `offbeat ARGUMENTS`, or of a script, that runs in a directory."""
     output = directory / "output"
     process: BaseProcess = _forked.Process(target=_run_in, args=(directory, script, list(arguments), output))
     process.start()
-    code, said = finish(process), output.read_text()
+    code, printed = finish(process), output.read_text()
     output.unlink()
-    assert code == expected, said
-    return said
+    assert code == expected, printed
+    return printed
 
 
 def _run_in(directory: Path, script: Path | None, arguments: list[str], output: Path) -> None:
@@ -65,34 +65,34 @@ def _run_in(directory: Path, script: Path | None, arguments: list[str], output: 
     if script is None:
         _main(arguments, output, None, 0)
     else:
-        _say_to(output)
+        _redirect_to(output)
         sys.argv = [str(script), *arguments]
         sys.path.insert(0, str(script.parent))
         runpy.run_path(str(script), run_name="__main__")
 
 
-def _say_to(output: Path) -> None:
+def _redirect_to(output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
 
 
 def _main(arguments: list[str], output: Path, number: int | None, at: int) -> None:
-    _say_to(output)
+    _redirect_to(output)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from offbeat.cli import main
-    from offbeat.run.agent import Agent
+    from offbeat.run.training import Training
 
-    learn = Agent.learn
+    learn = Training.learn
 
-    def counted(agent: Agent, *arguments: Any) -> int:
+    def counted(training: Training, count: int) -> int:
         nonlocal number
-        count = learn(agent, *arguments)
-        if number is not None and agent.learner.updates >= at:
+        made = learn(training, count)
+        if number is not None and training.learner.updates >= at:
             sent, number = number, None
             os.kill(os.getpid(), sent)
-        return count
+        return made
 
-    Agent.learn = counted  # type: ignore[method-assign]
+    Training.learn = counted  # type: ignore[method-assign]
     sys.exit(main(arguments))

@@ -15,5 +15,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "observation_clip": {"normalise_observations": True},
     "entropy_schedule": {"entropy_coefficient": 0.1},
     "target_noise_clip": {"target_noise": 0.3},
+    "weight_decay": {"optimiser": "adamw"},
+    "schedule_kwargs": {"actor_schedule": "offbeat.references:resolve"},
+    "replay_kwargs": {"replay": "offbeat.references:resolve"},
+    "exploration_make": {"exploration_make": "offbeat.references:name_of"},
     "trace_cpu": {"trace": True},
 }

@@ -74,13 +74,13 @@ class Holding:
         self.lags: list[int] = []
         self._places: list[Any] = []
         self._dropped: dict[int, int] = {}
-        load = Processes.load
+        load = Processes.publish
 
         def noted(processes: Any, *arguments: Any) -> None:
-            self._places = processes._places
+            self._places = processes._slots
             load(processes, *arguments)
 
-        monkeypatch.setattr(Processes, "load", noted)
+        monkeypatch.setattr(Processes, "publish", noted)
 
     def on_chunk(self, event: Any) -> None:
         self.rows.append({name: np.array(column) for name, column in event.chunk.columns.items()})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.memory import Memory
-from offbeat.replay.queue import Counts, Rollout, RolloutQueue
+from offbeat.replay.queue import QueueCounts, Rollout, RolloutQueue
 from offbeat.types import Array, Chunk, Field, Schema
 
 SCHEMA = Schema((Field("obs", (128,), "float32"), Field("reward", (), "float64"), Field("beside", (3, 5), "int64")))
@@ -95,7 +95,7 @@ def drain(reader: RolloutQueue) -> list[int]:
     return numbers
 
 
-def assert_balanced(counts: Counts, slots: int) -> None:
+def assert_balanced(counts: QueueCounts, slots: int) -> None:
     assert counts.written == counts.taken + counts.dropped + counts.stale + counts.full
     assert 0 <= counts.full <= slots
 

@@ -7,19 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.configs import SAC
-from offbeat.learn.torch import Learner
-from offbeat.types import EnvSpec, Transitions
-from specs import random_transitions, vector_spec
+from driven_learner import Learner
+from offbeat.learn.statistics import Preprocessor
+from offbeat.settings import make_learner_config
+from offbeat.types import EnvSpec
+from specs import Transitions, random_transitions, vector_spec
 
 SPEC = vector_spec(5, 2)
 
 
-def make(spec: EnvSpec = SPEC, planned: int | None = None, precision: str = "float64", **settings: Any) -> Learner:
+def make(
+    spec: EnvSpec = SPEC,
+    planned: int | None = None,
+    precision: str = "float64",
+    preprocessor: Preprocessor | None = None,
+    **settings: Any,
+) -> Learner:
     layers = {} if "actor" in settings and "critic" in settings else {"hidden": (16, 16)}  # own networks have theirs
     settings = {**layers, "batch_size": 32, **settings}
     rng = np.random.default_rng(1)
-    return Learner("sac", SAC(**settings), spec, rng=rng, planned_updates=planned, precision=precision)
+    options: dict[str, Any] = {"planned_updates": planned, "precision": precision, "preprocessor": preprocessor}
+    return Learner("sac", make_learner_config("sac", **settings), spec, rng=rng, **options)
 
 
 def batches(count: int, spec: EnvSpec = SPEC, size: int = 32) -> list[tuple[Transitions, np.ndarray]]:
@@ -32,7 +40,7 @@ def batches(count: int, spec: EnvSpec = SPEC, size: int = 32) -> list[tuple[Tran
 
 def updated(learner: Learner, count: int = 1, **changes: Any) -> Learner:
     for batch, noise in batches(count, learner.spec):
-        learner.update(dataclasses.replace(batch, **changes) if changes else batch, noise)
+        learner.update_once(dataclasses.replace(batch, **changes) if changes else batch, noise)
     return learner
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from offbeat.algorithms.configs import ALGORITHMS
+from driven_learner import Learner
 from offbeat.algorithms.torch import appo
-from offbeat.learn.rollouts import Experience, RolloutLearner
-from offbeat.types import EnvSpec, Layout, Leaf
+from offbeat.settings import make_learner_config
+from offbeat.types import EnvSpec, Layout, Leaf, RolloutBatch
 from specs import choice_spec, vector_spec
 
 BOX, CHOICE, STATE = vector_spec(5, 2), choice_spec(5, 3), vector_spec(5, 2, state=3)
@@ -23,12 +23,12 @@ MOST = 1 << 30
 
 def make(
     algorithm: str = "ppo", spec: EnvSpec = BOX, precision: str = "float64", seed: int = 1, **settings: Any
-) -> RolloutLearner:
-    config = ALGORITHMS[algorithm](**{"hidden": (16, 16), "minibatches": 4, "epochs": 2, **settings})
-    return RolloutLearner(algorithm, config, spec, rng=np.random.default_rng(seed), precision=precision)
+) -> Learner:
+    config = make_learner_config(algorithm, **{"hidden": (16, 16), "minibatches": 4, "epochs": 2, **settings})
+    return Learner(algorithm, config, spec, rng=np.random.default_rng(seed), precision=precision)
 
 
-def moved(learner: RolloutLearner, size: float = 0.1, seed: int = 3) -> RolloutLearner:
+def moved(learner: Learner, size: float = 0.1, seed: int = 3) -> Learner:
     """The learner with other weights than the first, whose outputs are nearly the same for all observations."""
     generator = torch.Generator().manual_seed(seed)
     for network in (learner.state.actor, learner.state.critic, learner.state.target):
@@ -37,7 +37,7 @@ def moved(learner: RolloutLearner, size: float = 0.1, seed: int = 3) -> RolloutL
     return learner
 
 
-def log_probs(learner: RolloutLearner, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
+def log_probs(learner: Learner, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
     """Of actions (..., A), under the learner's policy as it is."""
     policy, rows = learner.state.actor, torch.from_numpy(obs.reshape(-1, obs.shape[-1])).to(learner.dtype)
     actions = torch.from_numpy(action.reshape(len(rows), -1)).to(learner.dtype)
@@ -47,7 +47,7 @@ def log_probs(learner: RolloutLearner, obs: np.ndarray, action: np.ndarray) -> n
 
 
 def rollout(
-    learner: RolloutLearner,
+    learner: Learner,
     steps: int = 12,
     envs: int = 3,
     *,
@@ -56,7 +56,7 @@ def rollout(
     gaps: float = 0.0,
     breaks: float = 0.0,
     older: float = 0.0,
-) -> Experience:
+) -> RolloutBatch:
     """Random steps in float64. Each row's next_obs is the next row's obs only where an episode goes on there.
 
     ends: the chance that a row ends an episode, in one way or both. gaps: that a call gave no row, which is zeros then.
@@ -91,16 +91,16 @@ def rollout(
     }
     for column in columns.values():
         column[~valid] = 0
-    return Experience(columns, valid)
+    return RolloutBatch(columns, valid)
 
 
-def prepared(learner: RolloutLearner, experience: Experience) -> appo.Minibatch:
+def prepared(learner: Learner, experience: RolloutBatch) -> appo.Minibatch:
     """All rows that a turn would learn from, as one batch, in the order (T, N)."""
     with torch.inference_mode():
-        rows = appo.prepare(learner.state, learner.config, learner.spec, learner._steps(experience))
+        rows = appo.prepare(learner.state, learner.config, learner.spec, learner.steps_of(experience))
         (whole,) = rows.minibatches(torch.arange(len(rows)), 1)
     return whole
 
 
-def turn(learner: RolloutLearner, experience: Experience, count: int = MOST, seed: int = 5) -> int:
-    return learner.turn(experience, np.random.default_rng(seed), count)
+def turn(learner: Learner, experience: RolloutBatch, count: int = MOST, seed: int = 5) -> int:
+    return learner.learn_rollout(experience, np.random.default_rng(seed), count)

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from offbeat.types import EnvSpec, Layout, Leaf, Transitions
+from offbeat.types import EnvSpec, Layout, Leaf
+
+
+@dataclass
+class Transitions:
+    """One batch: obs, next_obs (B, O), action (B, A), reward, discount, rows (B,), state, next_state (B, S).
+
+    mask, next_mask (B, K) bool, or None where there are no masks.
+    """
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+    next_obs: np.ndarray
+    state: np.ndarray
+    next_state: np.ndarray
+    rows: np.ndarray
+    mask: np.ndarray | None = None
+    next_mask: np.ndarray | None = None
 
 
 def vector_spec(observation: int = 5, action: int = 2, state: int = 0, low: float = -1.0, high: float = 1.0) -> EnvSpec:

@@ -1,4 +1,4 @@
-"""The command: flags to settings, errors to one paragraph, exit codes, and handlers that import late."""
+"""The command: flags become settings, an error is one paragraph, exit codes, and handlers import late."""
 
 from __future__ import annotations
 
@@ -19,11 +19,21 @@ import pytest
 import patience
 from each_setting import changed, every_setting, named, needed
 from offbeat import presets
-from offbeat.algorithms.configs import SAC, Config, Fixed, Learned, Run
+from offbeat.algorithms.configs import Config, Fixed, Learned, Run
 from offbeat.cli import main
+from offbeat.coercion import text_of
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.flags import flag
-from offbeat.settings import Setting, build, read, text_of, train_settings, with_changes, write_yaml
+from offbeat.settings import (
+    Setting,
+    make,
+    make_config,
+    make_learner_config,
+    read,
+    train_settings,
+    with_changes,
+    write_yaml,
+)
 from offbeat.training_commands import read_train
 
 HEAVY = ("torch", "gymnasium", "rich", "tensorboard", "matplotlib", "jax")
@@ -31,7 +41,7 @@ HEAVY = ("torch", "gymnasium", "rich", "tensorboard", "matplotlib", "jax")
 
 @dataclass
 class Calls:
-    """What the handlers called, in place of training."""
+    """Records what the handlers call, instead of training."""
 
     made: list[tuple[Any, ...]]
     raising: BaseException | None = None
@@ -60,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
             "train_config": calls("train", lambda: finished),
             "resume": calls("resume", lambda: finished),
         },
-        "offbeat.run.saved": {"evaluate": calls("evaluate", lambda: evaluated)},
+        "offbeat.run.saved_policy": {"evaluate": calls("evaluate", lambda: evaluated)},
         "offbeat.run.play": {"play_run": calls("play", lambda: None)},
         "offbeat.run.checkpoint": {"digest": calls("digest", lambda: "ab12")},
         "offbeat.envs.check": {"check_env": calls("check", lambda: list(calls.findings))},
@@ -82,7 +92,7 @@ def parsed(line: str) -> Config:
 
 
 def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    """The one paragraph of an error in use; nothing else is printed and nothing is created."""
+    """The error message of a usage error. Checks that it is one line, that nothing else is printed and no file made."""
     before = sorted(Path.cwd().rglob("*"))
     assert main(line.split()) == 2
     output = capsys.readouterr()
@@ -100,10 +110,10 @@ def test_flags_become_settings() -> None:
         "--critic_hidden=8,8 --log-std-min -5 --no-normalise-rewards"
     )
     kwargs = {"g": 9.81, "render": False, "tiny": 1e-3, "word": "a"}
-    assert config.run == Run(
-        env="Pendulum-v1", preset="Pendulum-v1", total_steps=20_000, env_kwargs=kwargs, logger=(), quiet=True
-    )
-    assert config.learner == SAC(
+    changed = {"env": "Pendulum-v1", "preset": "Pendulum-v1", "total_steps": 20_000, "env_kwargs": kwargs}
+    assert config.run == make(Run, {**changed, "logger": (), "quiet": True})
+    assert config.learner == make_learner_config(
+        "sac",
         hidden=(64, 32),
         critic_hidden=(8, 8),
         temperature=Fixed(0.1),
@@ -122,7 +132,7 @@ def flags_for(key: str, value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("algorithm", "each"), every_setting(), ids=named)
-def test_every_setting_is_a_flag_that_says_the_same_as_in_python(algorithm: str, each: Setting) -> None:
+def test_every_setting_is_a_flag_with_the_same_meaning_as_in_python(algorithm: str, each: Setting) -> None:
     value = changed(algorithm, each)[0] if each.name != "preset" else "Pendulum-v1"
     given = {"env": "X", **needed(each), each.name: value}
     line = [part for key, needs in given.items() for part in flags_for(key, needs)]
@@ -150,27 +160,27 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     file = tmp_path / "a.yaml"
     file.write_text("env: A\ngamma: 0.9\nquiet: true\ntemperature: {kind: fixed, value: 0.5}\nenv_kwargs: {g: 1}\n")
     config = parsed(f"--config {file} --gamma 0.8")
-    assert (config.run.env, config.learner.gamma, config.learner.tau) == ("A", 0.8, 0.005)
+    assert (config.run.environment.env, config.learner.returns.gamma, config.learner.target.tau) == ("A", 0.8, 0.005)
     assert config.learner.temperature == Fixed(0.5)
-    assert not parsed(f"--no-quiet --config {file}").run.quiet
+    assert not parsed(f"--no-quiet --config {file}").run.output.quiet
     assert parsed(f"--config {file} --temperature fixed").learner.temperature == Fixed(0.5)
     assert parsed(f"--config {file} --temperature learned").learner.temperature == Learned()
     assert parsed(f"--config {file} --temperature-value 0.1").learner.temperature == Fixed(0.1)
-    assert parsed(f"--config {file} --env-kwargs h=2").run.env_kwargs == {"g": 1, "h": 2}
-    assert parsed(f"--config {file} --env-kwargs g=2").run.env_kwargs == {"g": 2}
-    assert parsed(f"--config {file} --env-kwargs none").run.env_kwargs == {}
+    assert parsed(f"--config {file} --env-kwargs h=2").run.environment.env_kwargs == {"g": 1, "h": 2}
+    assert parsed(f"--config {file} --env-kwargs g=2").run.environment.env_kwargs == {"g": 2}
+    assert parsed(f"--config {file} --env-kwargs none").run.environment.env_kwargs == {}
     with pytest.raises(UsageError, match="--temperature-initial needs --temperature learned"):
         parsed(f"--config {file} --temperature-initial 0.1")
 
 
-def test_a_flag_can_repair_what_the_file_alone_would_be_refused_for(tmp_path: Path) -> None:
+def test_a_flag_can_correct_a_file_that_would_be_refused_alone(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("env: A\ncapacity: 10\n")
-    assert parsed(f"--config {file} --warmup-steps 5").run.warmup_steps == 5
+    assert parsed(f"--config {file} --warmup-steps 5").run.pace.warmup_steps == 5
 
 
 def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
-    config = with_changes(build("sac", {"env": "A"}), temperature=Fixed(0.3), hidden=[8], reward_scale=1e-7)
+    config = with_changes(make_config("sac", {"env": "A"}), temperature=Fixed(0.3), hidden=[8], reward_scale=1e-7)
     (tmp_path / "config.yaml").write_text(write_yaml(config, {"offbeat": "0"}))
     assert parsed(f"--config {tmp_path / 'config.yaml'}") == config
 
@@ -181,7 +191,7 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("", ["no command", "train, resume"]),
         ("trian sac", ["'trian'", "did you mean train?"]),
         ("train", ["needs an algorithm", "sac"]),
-        ("train --env X sac", ["needs an algorithm as its first word"]),
+        ("train --env X sac", ["needs an algorithm as its first argument"]),
         ("train sca --env X", ["'sca'", "did you mean sac?"]),
         ("train sac", ["--env is missing"]),
         ("train sac --env", ["--env needs a value"]),
@@ -227,7 +237,7 @@ def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
         ("check-env --env-kwargs g=1 X", ["'X'", "put ENV before --env-kwargs"]),
     ],
 )
-def test_wrong_use_is_one_paragraph_and_two(
+def test_usage_error_is_one_paragraph_with_exit_code_2(
     line: str, words: list[str], calls: Calls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("typo.yaml").write_text("gama: 0.9\n")
@@ -238,13 +248,13 @@ def test_wrong_use_is_one_paragraph_and_two(
     assert calls.made == []
 
 
-def test_train_hands_over_the_config_and_ends_with_the_path(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_passes_the_config_and_prints_the_path_last(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "sac", "--env", "X", "--quiet"]) == 0
-    assert calls.made == [("train", build("sac", {"env": "X", "quiet": True, "preset": None}), {})]
+    assert calls.made == [("train", make_config("sac", {"env": "X", "quiet": True, "preset": None}), {})]
     assert capsys.readouterr().out.splitlines()[-1] == "run: runs/one"
 
 
-def test_resume_hands_over_totals_and_ends_with_the_path(
+def test_resume_passes_totals_and_prints_the_path_last(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", "--total-steps", "1e5", str(tmp_path), "--checkpoint", "step-000000000100"]) == 0
@@ -253,21 +263,21 @@ def test_resume_hands_over_totals_and_ends_with_the_path(
     assert capsys.readouterr().out == "run: runs/one\n"
 
 
-def test_resume_takes_the_settings_of_the_algorithm_that_the_run_was_trained_with(
+def test_resume_accepts_the_settings_of_the_algorithm_of_the_run(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.yaml").write_text(write_yaml(build("dqn", {"env": "X"}), {"offbeat": "0"}))
+    (tmp_path / "config.yaml").write_text(write_yaml(make_config("dqn", {"env": "X"}), {"offbeat": "0"}))
     line = ["resume", "--learning-rate", "1e-4", str(tmp_path), "--quiet", "--exploration-final", "0.1"]
     assert main([*line, "--env-kwargs", "g=9"]) == 0
     changes = {"learning_rate": 1e-4, "quiet": True, "exploration_final": 0.1, "env_kwargs": {"g": 9}}
     assert calls.made == [("resume", tmp_path, {"checkpoint": "latest", **changes})]
     assert main(["resume", str(tmp_path), "--actor-schedule", "linear"]) == 2
     assert "there is no flag --actor-schedule" in capsys.readouterr().err
-    (tmp_path / "config.yaml").write_text("{")  # a record for people, which somebody has spoilt
+    (tmp_path / "config.yaml").write_text("{")  # config.yaml is only a record: a broken one does not matter
     assert main(["resume", str(tmp_path), "--total-steps", "7"]) == 0
 
 
-def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
     of_the_run: dict[str, Any] = {"env_kwargs": None, "env_wrapper": None, "max_episode_steps": None}
     given = {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True}
@@ -278,7 +288,7 @@ def test_eval_says_return_length_and_video(calls: Calls, tmp_path: Path, capsys:
     )
 
 
-def test_eval_takes_another_environment(calls: Calls, tmp_path: Path) -> None:
+def test_eval_accepts_another_environment(calls: Calls, tmp_path: Path) -> None:
     line = "--env Pendulum-v1 --env-kwargs g=9.81 --env-wrapper a:b --max-episode-steps 50 --checkpoint best --seed 3"
     assert main(["eval", str(tmp_path), *line.split()]) == 0
     other = {"env_kwargs": {"g": 9.81}, "env_wrapper": "a:b", "max_episode_steps": 50}
@@ -288,12 +298,12 @@ def test_eval_takes_another_environment(calls: Calls, tmp_path: Path) -> None:
     assert calls.made[1][3]["env_kwargs"] == {}
 
 
-def test_play_hands_over_its_flags_and_what_to_say_things_with(
+def test_play_passes_its_flags_and_prints_what_is_reported(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["play", str(tmp_path), "--episodes", "2", "--checkpoint", "best", "--seed", "4"]) == 0
     [(_, path, options)] = calls.made
-    options.pop("say")("episode 1")
+    options.pop("report")("episode 1")
     assert (path, options) == (tmp_path, {"episodes": 2, "checkpoint": "best", "seed": 4})
     assert capsys.readouterr().out == "episode 1\n"
 
@@ -304,11 +314,9 @@ def test_digest_prints_the_digest_only(calls: Calls, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == "ab12\n"
 
 
-def test_check_env_says_what_is_wrong_and_fails_on_errors_only(
-    calls: Calls, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_env_prints_findings_and_fails_only_on_errors(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "X", "--steps", "7", "--env-kwargs", "g=1"]) == 0
-    assert "nothing wrong found in 7 steps" in capsys.readouterr().out
+    assert "no problems found in 7 steps" in capsys.readouterr().out
     [(_, env, options)] = calls.made
     assert (env, options["env_kwargs"], options["steps"], options["seed"]) == ("X", {"g": 1}, 7, 0)
     warning = SimpleNamespace(severity="warning", what="no limit", remedy="set --max-episode-steps")
@@ -351,7 +359,7 @@ def test_a_failure_is_one_paragraph_and_a_traceback_only_with_debug(
     "line",
     ["--help", "train sac --help", "train sac --env X --gama 1", "train sac --env X --gamma 7", "resume nope"],
 )
-def test_help_and_wrong_use_import_nothing_heavy(line: str) -> None:
+def test_help_and_usage_errors_import_no_heavy_library(line: str) -> None:
     script = (
         "import sys, offbeat, offbeat.cli\n"
         f"code = offbeat.cli.main({line.split()!r})\n"
@@ -364,7 +372,7 @@ def test_help_and_wrong_use_import_nothing_heavy(line: str) -> None:
 
 
 def piped(line: str, lines: int, **environment: str) -> tuple[int, str]:
-    """Exit code and standard error of a command whose reader leaves after so many lines of standard output."""
+    """Exit code and standard error of a command whose standard output is closed after `lines` lines."""
     process = subprocess.Popen(
         [sys.executable, "-m", "offbeat", *line.split()],
         stdout=subprocess.PIPE,
@@ -381,7 +389,7 @@ def piped(line: str, lines: int, **environment: str) -> tuple[int, str]:
     return process.returncode, errors
 
 
-def test_training_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+def test_training_continues_when_its_output_pipe_is_closed(tmp_path: Path) -> None:
     small = "--total-steps 120 --warmup-steps 50 --batch-size 8 --hidden 8 --log-every 20 --eval-episodes 1 --threads 1"
     line = f"train sac --env Pendulum-v1 --max-episode-steps 20 {small} --logger none --out {tmp_path} --name run"
     assert piped(line, lines=1) == (0, "")
@@ -391,7 +399,7 @@ def test_training_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("line", "code"), [("--version", 0), ("resume --help", 0), ("trian", 2)])
-def test_output_that_nobody_reads_does_not_change_the_exit_code(line: str, code: int, unbuffered: str) -> None:
+def test_a_closed_output_pipe_does_not_change_the_exit_code(line: str, code: int, unbuffered: str) -> None:
     returned, errors = piped(line, lines=0, PYTHONUNBUFFERED=unbuffered)
     assert returned == code
     assert errors == "" or errors.startswith("offbeat: error: ")

@@ -12,7 +12,7 @@ from offbeat import durable
 from offbeat.errors import OffbeatError
 
 
-def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_written_file_replaces_the_old_one_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     durable.write_file(tmp_path / "file", b"old")
     durable.write_file(tmp_path / "file", b"new")
     assert durable.read_file(tmp_path / "file") == b"new"
@@ -60,7 +60,7 @@ def test_the_bytes_are_synced_before_the_name_changes_and_the_directory_after(tm
     assert order == ["write", "fsync", "replace", "fsync"]
 
 
-def test_creating_refuses_what_is_there_already(tmp_path: Path) -> None:
+def test_creating_an_existing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(FileExistsError):
         durable.create(tmp_path / "link", b"x")
@@ -96,7 +96,7 @@ def test_truncating_keeps_the_first_bytes(tmp_path: Path) -> None:
     assert durable.read_file(tmp_path / "file") == b"0123"
 
 
-def test_what_is_missing_or_not_a_file_has_no_size_and_cannot_be_read(tmp_path: Path) -> None:
+def test_a_missing_path_or_a_directory_has_no_size_and_cannot_be_read(tmp_path: Path) -> None:
     durable.create(tmp_path / "file", b"x")
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -104,7 +104,7 @@ def test_what_is_missing_or_not_a_file_has_no_size_and_cannot_be_read(tmp_path: 
         assert durable.size(tmp_path / name) is None
         with pytest.raises(FileNotFoundError):
             durable.read_file(tmp_path / name)
-    assert durable.listing(tmp_path / "missing") == durable.listing(tmp_path / "file") == []
+    assert durable.list_names(tmp_path / "missing") == durable.list_names(tmp_path / "file") == []
     durable.remove_file(tmp_path / "missing")
 
 
@@ -113,13 +113,13 @@ def test_a_link_is_seen_to_lead_out_or_not(tmp_path: Path) -> None:
     root.mkdir()
     (root / "inside").symlink_to(root / "anything")
     (root / "outside").symlink_to(tmp_path)
-    assert not durable.leads_out(root / "inside", root)
-    assert durable.leads_out(root / "outside" / "file", root)
-    assert durable.leads_out(root / ".." / "file", root)
+    assert not durable.is_outside(root / "inside", root)
+    assert durable.is_outside(root / "outside" / "file", root)
+    assert durable.is_outside(root / ".." / "file", root)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links and pipes")
-def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_opened_and_opening_never_blocks(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "dangling").symlink_to(tmp_path / "new")
@@ -139,7 +139,7 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path)
     assert (tmp_path / "new").read_bytes() == b""
 
 
-def test_a_file_in_the_place_of_a_link_leaves_what_the_link_led_to(tmp_path: Path) -> None:
+def test_replacing_a_link_leaves_its_target_unchanged(tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"mine")
     for name in ("file", ".file.aside"):
         (tmp_path / name).symlink_to(tmp_path / "outside")

@@ -9,11 +9,12 @@ import pytest
 
 import offbeat
 from offbeat import foreign_names, presets
-from offbeat.algorithms.configs import ALGORITHMS, SAC, Config, Fixed
+from offbeat.algorithms.configs import Config, Fixed
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.cli import main
 from offbeat.errors import UsageError
 from offbeat.foreign_names import FOREIGN
-from offbeat.settings import build, flatten, read, train_settings
+from offbeat.settings import flatten, make_config, make_learner_config, read, train_settings
 from offbeat.training_commands import read_train
 
 NAMES = {algorithm: {each.name for each in train_settings(algorithm)} for algorithm in ALGORITHMS}
@@ -42,8 +43,8 @@ def test_no_entry_is_shadowed_by_a_setting_that_every_algorithm_has() -> None:
         ("sac", "n_steps", "use n_step"),
         ("ppo", "n_steps", "use rollout_steps"),
         ("ppo", "batch_size", "use minibatches (a number of parts"),
-        ("sac", "clip_range", "it is clip here, which this algorithm does not have"),
-        ("ppo", "buffer_size", "it is capacity here, which this algorithm does not have"),
+        ("sac", "clip_range", "its name here is clip, which this algorithm does not have"),
+        ("ppo", "buffer_size", "its name here is capacity, which this algorithm does not have"),
         ("td3", "action_noise", "use exploration (gaussian or ornstein_uhlenbeck"),
         ("dqn", "exploration_fraction", "use exploration_steps (in environment steps"),
         ("sac", "policy_kwargs", "use hidden"),
@@ -52,20 +53,20 @@ def test_no_entry_is_shadowed_by_a_setting_that_every_algorithm_has() -> None:
         ("ppo", "lr", "use learning_rate"),
         ("sac", "learning_start", "use warmup_steps"),  # misspelt, and foreign
         ("sac", "callback", "callbacks=[...]"),
-        ("sac", "progress_bar", "a run shows its progress by itself"),
+        ("sac", "progress_bar", "a run always shows its progress"),
         ("dqn", "optimizer_kwargs", "use adam_epsilon (for eps"),
         ("sac", "actor_hidden", "use hidden (critic_hidden where"),
         ("sac", "env_name", "use env"),
         ("ppo", "ortho_init", "use actor (your own network"),
-        ("sac", "gae_lambda", "only ppo, appo have it: leave it out"),
-        ("sac", "target_kl", "only ppo, appo have it: leave it out"),
+        ("sac", "gae_lambda", "only ppo, appo have this setting: leave it out"),
+        ("sac", "target_kl", "only ppo, appo have this setting: leave it out"),
         ("sac", "gama", "did you mean gamma?"),
         ("sac", "actor_learnin_rate", "did you mean actor_learning_rate?"),
     ],
 )
 def test_a_foreign_name_is_answered_with_ours(algorithm: str, name: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as from_python:
-        build(algorithm, {name: 1})
+        make_config(algorithm, {name: 1})
     file = tmp_path / "a.yaml"
     file.write_text(f"env: X\n{name}: 1\n")
     with pytest.raises(UsageError) as from_file:
@@ -90,7 +91,7 @@ def test_algorithms_that_we_lack_are_answered_with_the_nearest_that_we_have() ->
         assert name not in ALGORITHMS
         assert nearest.split(",")[0] in ALGORITHMS
         with pytest.raises(UsageError, match=f"there is no algorithm '{name.upper()}'.*; the nearest is {nearest}"):
-            build(name.upper(), {})
+            make_config(name.upper(), {})
 
 
 def test_agents_of_ones_own_loop_answer_too() -> None:
@@ -111,7 +112,7 @@ def test_a_plain_learning_rate_sets_all_groups(algorithm: str, groups: int) -> N
     config = from_python(algorithm, learning_rate=0.5)
     assert rates(config) == [0.5] * groups
     assert read_train(algorithm, ["--env", "X", "--learning-rate", "0.5"]) == config
-    assert build(algorithm, flatten(config)) == config  # what is recorded is the rate of each group
+    assert make_config(algorithm, flatten(config)) == config  # what is recorded is the rate of each group
 
 
 def test_a_rate_by_its_own_name_wins_and_a_higher_layer_wins_over_both(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_fixed_temperature_has_no_rate_to_set(tmp_path: Path) -> None:
         read_train("sac", ["--config", str(file), "--learning-rate", "0.5"]),
         from_python("sac", temperature=Fixed(), learning_rate=0.5),
     ):
-        assert rates(config) == [0.5, 0.5, SAC().temperature_learning_rate]
+        assert rates(config) == [0.5, 0.5, make_learner_config("sac").temperature_learning_rate]
 
 
 def test_the_page_of_names_is_current() -> None:

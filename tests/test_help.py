@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.cli import COMMANDS, main
 from offbeat.flags import WORDS, flag
-from offbeat.help_groups import GROUPS
-from offbeat.settings import build, train_settings, write_yaml
+from offbeat.help_groups import TITLES
+from offbeat.settings import make_config, train_settings, write_yaml
 
 
 def help_of(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -37,8 +37,8 @@ def test_every_command_explains_its_word_and_flags(name: str, asked: str, capsys
     assert main([name, asked]) == 0
     text = capsys.readouterr().out
     assert f"offbeat {name}" in text
-    assert COMMANDS[name].word in text
-    assert WORDS[COMMANDS[name].word] in text
+    assert COMMANDS[name].argument in text
+    assert WORDS[COMMANDS[name].argument] in text
     assert "--debug" in text
 
 
@@ -86,15 +86,17 @@ def test_help_of_train_begins_with_examples_and_has_groups(
         assert re.search(rf"(^|\W){title} options", text), title
 
 
-def test_every_name_in_a_group_of_the_help_is_a_setting() -> None:
-    known = {each.name for algorithm in ALGORITHMS for each in train_settings(algorithm)}
-    assert {name for names in GROUPS.values() for name in names} <= known
+def test_every_title_of_a_setting_is_a_section_of_the_help() -> None:
+    found = {each.title for algorithm in ALGORITHMS for each in train_settings(algorithm)}
+    assert found == {None, "environment", *TITLES}
 
 
 def test_help_of_resume_shows_the_values_of_the_run_and_only_what_may_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.yaml").write_text(write_yaml(build("sac", {"env": "X", "gamma": 0.875}), {"offbeat": "0"}))
+    (tmp_path / "config.yaml").write_text(
+        write_yaml(make_config("sac", {"env": "X", "gamma": 0.875}), {"offbeat": "0"})
+    )
     text = help_of(f"resume {tmp_path}", capsys)
     assert "(default: 0.875)" in text
     assert "--learning-rate" in text

@@ -17,7 +17,7 @@ BACKENDS = {"torch", "jax"}
 # Everybody may import these; they import one another only.
 BASE = {
     *("types", "layout", "masks", "errors", "foreign_names", "memory", "descriptors"),
-    *("ranges", "streams", "references", "durable", "threads", "trace"),
+    *("ranges", "flat", "streams", "references", "durable", "threads", "trace"),
 }
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.
@@ -28,14 +28,16 @@ ALLOWED: dict[str, set[str]] = {
     "weights": set(),
     "collect": {"envs", "policies", "replay", "weights"},
     "algorithms.configs": set(),
+    "algorithms.registry": {"algorithms.configs", "coercion"},
     "algorithms": {"algorithms.configs"},
-    "learn": {"algorithms", "algorithms.configs"},
+    "learn": {"algorithms", "algorithms.configs", "algorithms.registry"},
     "observe": {"yamltext"},
     "deploy": {"policies", "weights"},
     "coercion": set(),
     "yamltext": set(),
-    "settings": {"algorithms.configs", "coercion", "settings_page", "yamltext"},
-    "settings_page": {"algorithms.configs", "coercion", "settings"},
+    "keys": {"coercion"},
+    "settings": {"keys", "algorithms.configs", "algorithms.registry", "coercion", "settings_page", "yamltext"},
+    "settings_page": {"algorithms.configs", "algorithms.registry", "coercion", "settings"},
     "flags": {"algorithms.configs", "coercion", "settings", "yamltext"},
     "help_groups": {"settings"},
     "presets": {"algorithms.configs", "coercion", "settings", "yamltext"},
@@ -47,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         "collect",
         "algorithms",
         "algorithms.configs",
+        "algorithms.registry",
         "learn",
         "observe",
         "deploy",
@@ -59,8 +62,15 @@ ALLOWED: dict[str, set[str]] = {
 # The front doors, which may import everything and which nothing may import.
 DOORS = {"", "cli", "training_commands", "__main__"}
 
-# Parts that never load a backend: not themselves, and not through what they import when they are imported.
-WITHOUT_BACKEND = {"collect", "algorithms.configs", "presets"}
+# Parts and modules that never load a backend: not themselves, and not through what they import when they are imported.
+WITHOUT_BACKEND = {
+    *("run", "collect", "replay", "algorithms.configs", "algorithms.registry", "presets"),
+    *("learn.learner", "learn.backend", "learn.schedules", "learn.statistics", "learn.rollout_columns"),
+    "learn.transfer",
+}
+
+# Everything else treats the settings of each algorithm alike: what differs is in the algorithm's record.
+KNOW_CONFIGS = {"algorithms.configs", "algorithms.torch", "algorithms.registry"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,11 @@ def part_of(module: str) -> str:
         if module == part or module.startswith(part + "."):
             return part
     return module
+
+
+def is_in(module: str, prefixes: set[str]) -> bool:
+    """Whether a module is one of these, or below one."""
+    return any(module == each or module.startswith(each + ".") for each in prefixes)
 
 
 def modules_of(root: Path) -> dict[str, Path]:
@@ -133,7 +148,7 @@ def wrong_arrows(root: Path) -> list[str]:
     imports = {module: list(imports_of(module, modules)) for module in modules}
     found = []
     for module, its_imports in imports.items():
-        part = part_of(module)
+        part, bare = part_of(module), is_in(module, WITHOUT_BACKEND)
         if part in DOORS:
             continue
         if part not in ALLOWED and part not in BASE:
@@ -142,11 +157,11 @@ def wrong_arrows(root: Path) -> list[str]:
             where = f"{modules[module].relative_to(root)}:{each.line}"
             target = part_of(each.target)
             if each.target.startswith("~"):
-                if part in WITHOUT_BACKEND and each.target[1:].split(".")[0] in BACKENDS:
+                if bare and each.target[1:].split(".")[0] in BACKENDS:
                     found.append(f"{where}: {part} imports {each.target[1:]}")
             elif target != part and target not in BASE | ALLOWED.get(part, set()):
                 found.append(f"{where}: {part} imports {target or 'offbeat itself'}")
-            elif part in WITHOUT_BACKEND and not each.late and (chain := way_to_backend(each.target, imports)):
+            elif bare and not each.late and (chain := way_to_backend(each.target, imports)):
                 found.append(f"{where}: {part} loads {chain[-1]} through {' -> '.join(chain[:-1])}")
     return found
 
@@ -195,9 +210,13 @@ def test_each_kind_of_wrong_arrow_is_found_and_named(tmp_path: Path) -> None:
         "algorithms/__init__.py": "",
         "algorithms/configs.py": "import torch",
         "algorithms/torch/sac.py": "import offbeat.learn.torch",
-        "learn/torch.py": "from offbeat.algorithms.torch.sac import update",
+        "learn/torch.py": "import torch\nfrom offbeat.algorithms.torch.sac import update",
+        "learn/learner.py": "from offbeat.learn.torch import TorchBackend",
+        "learn/backend.py": "def late():\n    import torch",
         "observe/plot.py": "from offbeat.cli import main",
+        "replay/uniform.py": "from torch import Tensor",
         "run/api.py": "import offbeat.collect",
+        "run/training.py": "import torch\nfrom offbeat.learn.torch import TorchBackend",
         "cli.py": "from offbeat.run.api import train",
         "helpers.py": "",
     }
@@ -209,10 +228,16 @@ def test_each_kind_of_wrong_arrow_is_found_and_named(tmp_path: Path) -> None:
         "collect/direct.py:2: collect imports jax.numpy",
         "collect/hidden.py:1: collect loads torch.nn through policies.deep.light -> policies.deep -> policies.heavy",
         "helpers.py: helpers is not in the table of parts",
+        "learn/backend.py:2: learn imports torch",
+        "learn/learner.py:1: learn loads torch through learn.torch",
         "observe/plot.py:1: observe imports cli",
         "policies/__init__.py:2: policies imports offbeat itself",
         "policies/sly.py:3: policies imports offbeat itself",
         "replay/__init__.py:2: replay imports algorithms.configs",
+        "replay/uniform.py:1: replay imports torch",
+        "run/api.py:1: run loads torch.nn through collect -> policies.heavy",
+        "run/training.py:1: run imports torch",
+        "run/training.py:2: run loads torch through learn.torch",
         "types.py:1: types imports envs",
     ]
 
@@ -227,7 +252,10 @@ def test_good_arrows_late_backends_and_imports_for_type_checking_pass(tmp_path: 
         "policies/heavy.py": "import torch",
         "collect/__init__.py": "from offbeat import policies\nimport offbeat.envs.spaces",
         "observe/plot.py": "if TYPE_CHECKING:\n    from offbeat.run.api import train",
-        "run/api.py": "import torch\nfrom offbeat.observe import plot",
+        "learn/torch.py": "import torch",
+        "learn/learner.py": "if TYPE_CHECKING:\n    import torch\nfrom offbeat.learn.torch_free import rates",
+        "learn/torch_free.py": "def make():\n    from offbeat.learn.torch import TorchBackend",
+        "run/api.py": "from offbeat.observe import plot\nfrom offbeat.learn import learner",
     }
     assert wrong_arrows(write_tree(tmp_path, tree)) == []
 
@@ -238,3 +266,136 @@ def test_importing_offbeat_loads_no_heavy_library() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
+
+
+def config_classes(root: Path) -> set[str]:
+    """The settings classes by name, without `Config`, which every algorithm has."""
+    configs = [path for name, path in modules_of(root).items() if is_in(name, {"algorithms.configs"})]
+    nodes = (node for path in configs for node in ast.parse(path.read_text()).body)
+    return {node.name for node in nodes if isinstance(node, ast.ClassDef)} - {"Config"}
+
+
+def imported_configs(tree: ast.Module, classes: set[str]) -> set[str]:
+    """What a module calls the settings classes, and the modules that have them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offbeat.algorithms"):
+            found |= {each.asname or each.name for each in node.names if each.name in classes or each.name == "configs"}
+        elif isinstance(node, ast.Import):
+            found |= {each.asname or each.name for each in node.names if "algorithms.configs" in each.name}
+    return found
+
+
+def kinds_asked(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
+    """Line and classes of each question for the class of a value: isinstance, issubclass, `type(...) is`, `case`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            yield node.lineno, node.args[1]
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            yield node.lineno, node
+        elif isinstance(node, ast.MatchClass):
+            yield node.lineno, node.cls
+
+
+def questions_for_configs(root: Path) -> list[str]:
+    """Every question for the class of settings outside the modules that may ask, as `file:line: classes`."""
+    found, classes = [], config_classes(root)
+    for module, path in modules_of(root).items():
+        if is_in(module, KNOW_CONFIGS):
+            continue
+        tree = ast.parse(path.read_text())
+        known = imported_configs(tree, classes)
+        for line, asked in kinds_asked(tree):
+            names = {ast.unparse(each) for each in ast.walk(asked) if isinstance(each, ast.Name | ast.Attribute)}
+            if names & known or any(name.rpartition(".")[0] in known for name in names):
+                found.append(f"{path.relative_to(root)}:{line}: {ast.unparse(asked)}")
+    return found
+
+
+def test_settings_are_asked_for_their_class_only_where_algorithms_are_defined() -> None:
+    assert {"PPO", "SAC", "Learned", "Collection"} <= config_classes(PACKAGE)
+    assert questions_for_configs(PACKAGE) == []
+
+
+def test_each_question_for_the_class_of_settings_is_found(tmp_path: Path) -> None:
+    tree = {
+        "algorithms/configs/__init__.py": "from .on_policy import PPO\nclass Config: ...",
+        "algorithms/configs/on_policy.py": "class PPO: ...\nclass APPO(PPO): ...\nisinstance(0, PPO)",
+        "algorithms/registry.py": "from offbeat.algorithms.configs import PPO\nissubclass(int, PPO)",
+        "algorithms/torch/ppo.py": "from offbeat.algorithms.configs import PPO\nisinstance(0, PPO)",
+        "run/a.py": "from offbeat.algorithms.configs import PPO as Own\nisinstance(0, int | Own)",
+        "run/b.py": "from offbeat.algorithms import configs\nissubclass(int, (configs.on_policy.APPO, str))",
+        "run/c.py": "import offbeat.algorithms.configs.on_policy as p\ntype(0) is p.PPO",
+        "run/d.py": "from offbeat.algorithms.configs import APPO\nmatch 0:\n    case APPO(): ...",
+        "run/good.py": "from offbeat.algorithms.configs import PPO, Config\nisinstance(0, Config)\nPPO()",
+        "replay/good.py": "from offbeat.replay.queue import PPO\nisinstance(0, PPO)",
+    }
+    assert questions_for_configs(write_tree(tmp_path, tree)) == [
+        "run/a.py:2: int | Own",
+        "run/b.py:2: (configs.on_policy.APPO, str)",
+        "run/c.py:2: type(0) is p.PPO",
+        "run/d.py:3: APPO",
+    ]
+
+
+def members_of(source: str, name: str) -> set[str]:
+    """The methods and attributes that a class declares."""
+    (own,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
+    fields = {ast.unparse(node.target) for node in own.body if isinstance(node, ast.AnnAssign)}
+    return fields | {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
+
+
+def knowledge_of_collectors(source: str, members: set[str]) -> list[str]:
+    """What a module knows of its collector beyond the protocol, as `line: what`. members: those of the protocol."""
+    tree, found = ast.parse(source), []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offbeat.collect"):
+            if node.module != "offbeat.collect.collector":
+                found.append((line, f"imports {node.module}"))
+        elif isinstance(node, ast.Import):
+            found += [(line, f"imports {each.name}") for each in node.names if each.name.startswith("offbeat.collect")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "hasattr", "getattr", "type"):
+            if ast.unparse(node.func) == "isinstance" or "collector" in ast.unparse(node.args[0]):
+                found.append((line, ast.unparse(node)))
+        elif isinstance(node, ast.Match):
+            found.append((line, f"match {ast.unparse(node.subject)}"))
+        elif isinstance(node, ast.Attribute):
+            of_collector = ast.unparse(node.value).rpartition(".")[2] == "collector"
+            if node.attr == "collectors" or (of_collector and node.attr not in members):
+                found.append((line, ast.unparse(node)))
+    return [f"{line}: {what}" for line, what in sorted(found)]
+
+
+def test_the_runner_does_not_know_which_kind_of_collector_it_drives() -> None:
+    members = members_of((PACKAGE / "collect" / "collector.py").read_text(), "Collector")
+    assert members >= {"num_envs", "publish", "allow", "poll", "snapshot", "restore", "report", "close"}
+    assert knowledge_of_collectors((PACKAGE / "run" / "runner.py").read_text(), members) == []
+
+
+def test_each_branch_on_the_kind_of_collector_is_found() -> None:
+    bad = """
+from offbeat.collect.in_process import InProcess
+from offbeat.collect.collector import Collector
+import offbeat.collect.processes
+if isinstance(self.collector, InProcess) or hasattr(self.collector, "slots"): ...
+self.collector.poll(0.0)
+self.collector.processes
+collector.slots
+self.collector.report().processes
+if run.collection.collectors: ...
+match self.collector:
+    case InProcess(): ...
+type(collector)
+"""
+    assert knowledge_of_collectors(bad, {"poll", "report"}) == [
+        "2: imports offbeat.collect.in_process",
+        "4: imports offbeat.collect.processes",
+        "5: hasattr(self.collector, 'slots')",
+        "5: isinstance(self.collector, InProcess)",
+        "7: self.collector.processes",
+        "8: collector.slots",
+        "10: run.collection.collectors",
+        "11: match self.collector",
+        "13: type(collector)",
+    ]

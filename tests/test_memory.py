@@ -1,4 +1,4 @@
-"""What cannot fit into the memory that is there is refused before anything is made."""
+"""Settings that need more memory than there is are refused before anything is created."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ SMALL = {"--env": "Pendulum-v1", "--preset": "none", "--total-steps": "2000", "-
 @pytest.mark.parametrize(
     ("algorithm", "flags", "words"),
     [
-        ("sac", ["--capacity", "1000000000000"], "capacity=1000000000000 needs .* GiB of memory, and there"),
+        (
+            "sac",
+            ["--capacity", "1000000000000"],
+            "capacity=1000000000000 needs .* GiB of memory, but the machine",
+        ),
         ("sac", ["--capacity", "1000000000000", *TWO], "capacity=1000000000000 needs"),
         ("sac", ["--capacity", str(2**63 - 1), *TWO], "needs .* GiB of memory"),
         (
@@ -39,7 +43,7 @@ SMALL = {"--env": "Pendulum-v1", "--preset": "none", "--total-steps": "2000", "-
         ("sac", ["--threads", "1000000"], "threads=1000000 is out of range: it must be at most 1024"),
     ],
 )
-def test_what_is_too_large_is_wrong_use_and_leaves_nothing(
+def test_too_large_settings_are_usage_errors_and_leave_nothing(
     algorithm: str, flags: list[str], words: str, tmp_path: Path, capsys
 ) -> None:
     given = [word for name, value in SMALL.items() if name not in flags for word in (name, value)]
@@ -49,16 +53,16 @@ def test_what_is_too_large_is_wrong_use_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_ring_may_be_larger_than_what_is_free_while_the_run_fills_less(monkeypatch) -> None:
-    monkeypatch.setattr(memory, "extent", lambda: (1000, 100))
+def test_a_ring_may_exceed_free_memory_if_the_run_fills_less(monkeypatch) -> None:
+    monkeypatch.setattr(memory, "total_and_free", lambda: (1000, 100))
     memory.check_fits("capacity=5", 900, filled=100)
-    with pytest.raises(UsageError, match=r"capacity=5 needs 0\.0 GiB of memory, of which 0\.0 GiB are free; use less"):
+    with pytest.raises(UsageError, match=r"capacity=5 needs 0\.0 GiB of memory, but only 0\.0 GiB are free; use less"):
         memory.check_fits("capacity=5", 900, filled=101)
-    with pytest.raises(UsageError, match=r"and there are 0\.0 GiB in all"):
+    with pytest.raises(UsageError, match=r"but the machine has only 0\.0 GiB"):
         memory.check_fits("capacity=5", 1001, filled=1)
 
 
-def test_a_containers_limit_counts_and_what_it_can_give_back_is_free(tmp_path: Path, monkeypatch) -> None:
+def test_a_containers_limit_applies_and_its_cache_counts_as_free(tmp_path: Path, monkeypatch) -> None:
     files = {
         "/proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 6000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
         "/sys/fs/cgroup/memory.max": "4096000\n",
@@ -75,6 +79,6 @@ def test_a_containers_limit_counts_and_what_it_can_give_back_is_free(tmp_path: P
     for name in files:
         path(name)
     monkeypatch.setattr(memory, "Path", path)
-    assert memory.extent() == (4_096_000, 3_072_000)
+    assert memory.total_and_free() == (4_096_000, 3_072_000)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert memory.extent() == (8000 << 10, 6000 << 10)
+    assert memory.total_and_free() == (8000 << 10, 6000 << 10)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from offbeat import presets
-from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.cli import read_train
 from offbeat.settings import flat_values
 

@@ -12,13 +12,15 @@ import pytest
 
 import offbeat
 from offbeat import presets
-from offbeat.algorithms.configs import ALGORITHMS, PPO, SAC, Config, Fixed, Learned
+from offbeat.algorithms.configs import PPO, SAC, Config, Fixed, Learned
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.cli import main
 from offbeat.errors import UsageError
-from offbeat.settings import build, flat_values, flatten, read, train_settings, write_yaml
+from offbeat.settings import flat_values, flatten, make_config, make_learner_config, read, train_settings, write_yaml
 from offbeat.training_commands import read_train
 from offbeat.yamltext import parse_yaml
 
+GAMMA = make_learner_config("sac").returns.gamma
 FOLDER = Path(presets.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"
 ZOO = [
@@ -60,11 +62,11 @@ def test_every_preset_builds_and_all_of_it_arrives(algorithm: str, name: str) ->
     if algorithm not in ALGORITHMS:
         pytest.skip(f"there is no {algorithm} yet")
     config = read_train(algorithm, ["--env", name])
-    assert config.run.preset == name
-    preset = build(algorithm, presets.presets_of(algorithm)[name])
+    assert config.run.start.preset == name
+    preset = make_config(algorithm, presets.presets_of(algorithm)[name])
     for key, value in values_of(preset).items():
         assert key in ("env", "preset") or values_of(config)[key] == value
-    assert config.run.total_steps > 2 * config.run.warmup_steps
+    assert config.run.length.total_steps > 2 * config.run.pace.warmup_steps
 
 
 @pytest.mark.parametrize(("algorithm", "name"), ZOO)
@@ -87,10 +89,10 @@ def test_every_preset_makes_many_rollouts_of_enough_rows(algorithm: str) -> None
         config = read_train(algorithm, ["--env", name])
         run, learner = config.run, config.learner
         assert isinstance(learner, PPO)
-        rows = learner.rollout_steps * run.num_envs // max(1, run.collectors)  # of one collector
-        assert rows % learner.minibatches == 0, name
-        assert rows // learner.minibatches >= 16, name
-        assert run.total_steps >= 20 * rows * max(1, run.collectors), name
+        rows = learner.rollouts.rollout_steps * run.environment.num_envs // max(1, run.collection.collectors)
+        assert rows % learner.rollouts.minibatches == 0, name
+        assert rows // learner.rollouts.minibatches >= 16, name
+        assert run.length.total_steps >= 20 * rows * max(1, run.collection.collectors), name
 
 
 def test_every_algorithm_has_presets() -> None:
@@ -100,8 +102,8 @@ def test_every_algorithm_has_presets() -> None:
 
 def test_pendulum_for_sac_is_the_defaults_with_the_usual_budget() -> None:
     config = from_flags("--env Pendulum-v1")
-    assert config.learner == SAC()
-    assert config.run == build("sac", {"env": "Pendulum-v1", "total_steps": 10_000, "preset": "Pendulum-v1"}).run
+    assert config.learner == make_learner_config("sac")
+    assert config.run == make_config("sac", {"env": "Pendulum-v1", "total_steps": 10_000, "preset": "Pendulum-v1"}).run
 
 
 def test_flags_win_over_the_file_over_the_preset_over_the_defaults(zoo: dict[str, Any], tmp_path: Path) -> None:
@@ -109,44 +111,48 @@ def test_flags_win_over_the_file_over_the_preset_over_the_defaults(zoo: dict[str
     file.write_text("env: Own-v0\ngamma: 0.7\ntau: 0.5\n")
     learner = from_flags("--env Own-v0").learner
     assert isinstance(learner, SAC)
-    assert (learner.gamma, learner.tau, learner.temperature) == (0.9, SAC().tau, Fixed(0.3))
-    assert from_flags(f"--config {file}").learner.gamma == 0.7
-    assert from_flags(f"--config {file}").run.total_steps == 500
-    assert from_flags(f"--config {file} --gamma 0.6").learner.gamma == 0.6
-    assert from_flags(f"--config {file} --env Own-v1").run.preset == "Own-v1"
+    assert (learner.returns.gamma, learner.target.tau, learner.temperature) == (0.9, 0.005, Fixed(0.3))
+    assert from_flags(f"--config {file}").learner.returns.gamma == 0.7
+    assert from_flags(f"--config {file}").run.length.total_steps == 500
+    assert from_flags(f"--config {file} --gamma 0.6").learner.returns.gamma == 0.6
+    assert from_flags(f"--config {file} --env Own-v1").run.start.preset == "Own-v1"
     assert from_flags("--env Own-v0").learner == from_python("Own-v0").learner
-    assert from_python("Own-v0", gamma=0.5).learner.gamma == 0.5
+    assert from_python("Own-v0", gamma=0.5).learner.returns.gamma == 0.5
 
 
 def test_a_value_that_equals_the_default_wins_over_the_preset_too(zoo: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text(f"env: Own-v0\ngamma: {SAC().gamma}\ntemperature: learned\n")
+    file.write_text(f"env: Own-v0\ngamma: {GAMMA}\ntemperature: learned\n")
     for config in (
         from_flags(f"--config {file}"),
-        from_flags(f"--env Own-v0 --gamma {SAC().gamma} --temperature learned"),
-        from_python("Own-v0", gamma=SAC().gamma, temperature=Learned()),
+        from_flags(f"--env Own-v0 --gamma {GAMMA} --temperature learned"),
+        from_python("Own-v0", gamma=GAMMA, temperature=Learned()),
     ):
-        assert config.learner == SAC()
+        assert config.learner == make_learner_config("sac")
 
 
 @pytest.mark.parametrize("env", ["Own-v2", "own-v0", "module:Own-v0", "module:make"])
 def test_only_the_exact_id_has_a_preset(env: str, zoo: dict[str, Any]) -> None:
-    assert from_flags(f"--env {env}") == build("sac", {"env": env, "preset": None})
+    assert from_flags(f"--env {env}") == make_config("sac", {"env": env, "preset": None})
 
 
 def test_none_switches_the_preset_off(zoo: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("preset: none\n")
-    plain = build("sac", {"env": "Own-v0", "preset": None})
+    plain = make_config("sac", {"env": "Own-v0", "preset": None})
     assert from_flags("--env Own-v0 --preset none") == plain
     assert from_flags(f"--env Own-v0 --config {tmp_path / 'a.yaml'}") == plain
     assert from_python("Own-v0", preset=None) == from_python("Own-v0", preset="none") == plain
-    assert from_flags(f"--env Own-v0 --config {tmp_path / 'a.yaml'} --preset auto").learner.gamma == 0.9
+    assert from_flags(f"--env Own-v0 --config {tmp_path / 'a.yaml'} --preset auto").learner.returns.gamma == 0.9
 
 
 def test_a_preset_can_be_borrowed_without_the_arguments_of_its_environment(zoo: dict[str, Any]) -> None:
-    assert from_flags("--env Own-v1").run.env_kwargs == {"continuous": True}
+    assert from_flags("--env Own-v1").run.environment.env_kwargs == {"continuous": True}
     config = from_flags("--env module:make --preset Own-v1")
-    assert (config.run.preset, config.learner.gamma, config.run.env_kwargs) == ("Own-v1", 0.8, {})
+    assert (config.run.start.preset, config.learner.returns.gamma, config.run.environment.env_kwargs) == (
+        "Own-v1",
+        0.8,
+        {},
+    )
 
 
 def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: dict[str, Any], tmp_path: Path) -> None:
@@ -161,7 +167,7 @@ def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: d
         (from_flags(f"--config {file} --env-kwargs none"), {}),
         (from_python("Own-v1", env_kwargs={}), {}),
     ):
-        assert config.run.env_kwargs == kwargs
+        assert config.run.environment.env_kwargs == kwargs
     told = [str(presets.sentence(from_flags(f"--env Own-v1 --env-kwargs {each}"))) for each in ("a=1", "gravity=-1")]
     assert "env_kwargs continuous=true gravity=-10" in told[0]
     assert "env_kwargs" not in told[1]
@@ -169,19 +175,19 @@ def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: d
 
 def test_the_lander_that_sac_needs_stays_continuous() -> None:
     config = from_flags("--env LunarLander-v3 --env-kwargs gravity=-5.0")
-    assert config.run.env_kwargs == {"continuous": True, "gravity": -5.0}
+    assert config.run.environment.env_kwargs == {"continuous": True, "gravity": -5.0}
 
 
 @pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if "LunarLander-v3" in presets.presets_of(each)])
 def test_a_lander_has_actions_that_its_algorithm_takes(algorithm: str) -> None:
     run = read_train(algorithm, ["--env", "LunarLander-v3"]).run
-    agent = offbeat.Agent(algorithm, "LunarLander-v3", env_kwargs=run.env_kwargs)
+    agent = offbeat.Agent(algorithm, "LunarLander-v3", env_kwargs=run.environment.env_kwargs)
     assert np.shape(agent.act(np.zeros(8, np.float32))) == agent.spec.action_shape
 
 
 @pytest.mark.parametrize("name", ["Pendulum-1", "pendulum-v1", "Pendlum-v1"])
 def test_a_misspelt_preset_is_refused_with_a_suggestion(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--preset='{name}' is no preset of sac.*did you mean Pendulum-v1"):
+    with pytest.raises(UsageError, match=f"--preset='{name}' is not a preset of sac.*did you mean Pendulum-v1"):
         from_flags(f"--env module:make --preset {name}")
     with pytest.raises(UsageError, match=f"^preset='{name}'"):
         from_python("module:make", preset=name)
@@ -198,9 +204,9 @@ def test_the_record_of_a_run_repeats_it_whatever_the_presets_say_later(zoo: dict
         assert from_flags(f"--config {file}") == config
         zoo.clear()
         assert from_flags(f"--config {file}") == config
-    assert from_flags(f"--config {file} --seed 4").run.preset == "Own-v0"
-    assert from_flags(f"--config {file} --preset none").run.preset is None
-    with pytest.raises(UsageError, match=r"--preset=Own-v1 would set nothing: .*config\.yaml is the record of a run"):
+    assert from_flags(f"--config {file} --seed 4").run.start.preset == "Own-v0"
+    assert from_flags(f"--config {file} --preset none").run.start.preset is None
+    with pytest.raises(UsageError, match=r"--preset=Own-v1 has no effect with --config .*config\.yaml"):
         from_flags(f"--config {file} --preset Own-v1")
 
 
@@ -209,7 +215,7 @@ def test_the_sentence_names_what_holds_of_the_preset(zoo: dict[str, Any]) -> Non
         "preset: sac on Own-v0 (gamma 0.9, temperature fixed, temperature_value 0.3); flags override"
     )
     assert presets.sentence(from_python("Own-v1", gamma=0.1, env_kwargs={})) is None
-    zoo["Own-v2"] = {"gamma": SAC().gamma, "tau": 0.5}
+    zoo["Own-v2"] = {"gamma": GAMMA, "tau": 0.5}
     assert presets.sentence(from_python("Own-v2")) == "preset: sac on Own-v2 (tau 0.5); flags override"
     assert presets.sentence(from_python("Own-v2", tau=0.1)) is None
     assert presets.sentence(from_flags("--env X")) is None
@@ -257,11 +263,11 @@ def test_random_and_warmup_steps_that_nobody_set_are_at_most_a_quarter_of_a_run(
     }
     for line, expected in cases.items():
         run = from_flags(line).run
-        assert (run.random_steps, run.warmup_steps) == expected, line
+        assert (run.pace.random_steps, run.pace.warmup_steps) == expected, line
     assert presets.short_run(from_flags("--env X")) is None
-    said = "short run: random_steps 125, warmup_steps 125 (otherwise random_steps 1000, warmup_steps 1000)"
+    said = "short run: random_steps 125, warmup_steps 125 (normally random_steps 1000, warmup_steps 1000)"
     assert presets.short_run(from_flags("--env X --total-steps 500")) == said
-    said = "short run: warmup_steps 2000 (otherwise warmup_steps 5000)"
+    said = "short run: warmup_steps 2000 (normally warmup_steps 5000)"
     assert presets.short_run(from_flags("--env Own-v2 --total-steps 8000")) == said
     assert presets.short_run(from_flags("--env X --total-steps 500 --random-steps 0 --warmup-steps 9")) is None
     assert presets.short_run(read_train("ppo", ["--env", "X", "--total-steps", "500"])) is None
@@ -281,13 +287,13 @@ def test_help_shows_the_values_of_the_preset_and_where_it_comes_in(
     for line, gamma in {"": "0.99", "--env Own-v0": "0.9", f"--config {file}": "0.9", "--preset Own-v1": "0.8"}.items():
         assert main(["train", "sac", *line.split(), "--help"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-        assert "the file over the environment's preset" in text
-        assert f"Discount per step. Must be at least 0, at most 1. (default: {gamma})" in text
+        assert "then the --config file, then the preset of the environment" in text
+        assert f"Discount factor per step. Must be at least 0, at most 1. (default: {gamma})" in text
 
 
 def test_a_config_that_was_flattened_keeps_the_name(zoo: dict[str, Any]) -> None:
     config = from_flags("--env Own-v0")
-    assert build("sac", flatten(config)) == config
+    assert make_config("sac", flatten(config)) == config
 
 
 def test_the_docs_example_of_droq_trains_as_its_authors_do() -> None:

@@ -1,4 +1,4 @@
-"""module:callable: what it finds, and what is said where the module cannot be imported."""
+"""module:callable references, and errors for modules that cannot be imported."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_a_module_that_raises_is_wrong_use_with_its_cause(
 
 
 @pytest.mark.parametrize("name", ["absent_module", "json.absent"])
-def test_a_module_that_is_not_there_is_told_from_one_that_raises(name: str) -> None:
+def test_a_missing_module_is_distinguished_from_one_that_raises(name: str) -> None:
     with pytest.raises(UsageError, match=f"env='{name}:make': there is no module '{name}' in"):
         references.resolve(f"{name}:make", "env")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,19 +9,21 @@ import yaml
 
 from offbeat.algorithms.configs import Run
 from offbeat.errors import UsageError
-from offbeat.settings import build, flatten, run_settings, train_settings, with_changes, write_yaml
+from offbeat.settings import flatten, make_config, run_settings, settings_of, train_settings, with_changes, write_yaml
 
-OF_REPLAY = {"updates_per_step", "random_steps", "warmup_steps", "capacity", "slack", "collect_ahead"}
+OF_REPLAY = {"updates_per_step", "random_steps", "warmup_steps", "capacity", "slack", "collect_ahead"} | {
+    *("pace", "replay", "replay_kwargs")
+}
 
 
 @pytest.mark.parametrize(("algorithm", "without"), [("ppo", OF_REPLAY | {"max_policy_lag"}), ("appo", OF_REPLAY)])
 def test_what_is_about_replay_is_no_setting_of_who_learns_from_rollouts(algorithm: str, without: set[str]) -> None:
     assert {each.name for each in train_settings("sac")} >= OF_REPLAY | {"max_policy_lag"}
-    assert without == {each.name for each in dataclasses.fields(Run)} - {each.name for each in run_settings(algorithm)}
+    assert without == {each.name for each in settings_of(Run)} - {each.name for each in run_settings(algorithm)}
     for name in (*without, "batch_size", "n_step"):
         with pytest.raises(UsageError, match=f"there is no setting '{name}'"):
-            build(algorithm, {name: 5})
-    config = build(algorithm, {"rollout_steps": 64})
+            make_config(algorithm, {name: 5})
+    config = make_config(algorithm, {"rollout_steps": 64})
     assert not without & flatten(config).keys()
     assert not without & yaml.safe_load(write_yaml(config, {})).keys()
     assert with_changes(config, total_steps=5).learner == config.learner
@@ -42,6 +43,6 @@ def test_what_is_about_replay_is_no_setting_of_who_learns_from_rollouts(algorith
 )
 def test_a_wrong_value_of_ppo_or_appo_is_refused_by_name(mapping: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UsageError) as refusal:
-        build("appo", mapping)
+        make_config("appo", mapping)
     for word in words:
         assert word in str(refusal.value)

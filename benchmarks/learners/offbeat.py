@@ -1,4 +1,4 @@
-"""Offbeat's learner as `offbeat train` has it: an agent's `learn` over its own replay."""
+"""Offbeat's learner as in `offbeat train`: `Training.learn` from its replay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Contestant:
         self.setting = f"as `offbeat train {shape['algorithm']}` by default"
         settings: dict[str, Any] = {}
         if shape["algorithm"] == "dqn":
-            settings = {"double_q": False}  # the peers have none
+            settings = {"double_q": False}  # the other libraries have no double Q
             self.setting += ", without double Q"
         self._agent = offbeat.Agent(
             shape["algorithm"],
@@ -31,4 +31,4 @@ class Contestant:
         self._agent.add(Chunk(offbeat_columns(shaped_rows(capacity, shape))))
 
     def learn(self, updates: int) -> None:
-        self._agent.learn(updates)
+        self._agent.training.learn(updates)

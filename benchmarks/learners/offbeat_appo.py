@@ -1,4 +1,4 @@
-"""Offbeat's APPO as a loop of one's own has it: `act` and `observe` fill a rollout, `learn` has turns with it."""
+"""Offbeat's APPO in a training loop: `act` and `observe` fill a rollout, `learn` learns from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Contestant:
     def __init__(self, threads: int, observation: int, action: int) -> None:
         torch.set_num_threads(threads)
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
-        self.setting = "`Agent.learn`: normalises observations, values, V-trace, all minibatches"
+        self.setting = "`Training.learn`: normalises observations, values, V-trace, all minibatches"
         minibatches = ENVIRONMENTS * ROLLOUT_STEPS // MINIBATCH
         self._updates = EPOCHS * minibatches
         self._agent = offbeat.Agent(
@@ -25,7 +25,7 @@ class Contestant:
             hidden=HIDDEN,
             normalise_observations=True,
             normalise_rewards=True,
-            learning_rate=0.0,  # every turn does the same work, and the policy stays who acted
+            learning_rate=0.0,  # every call does the same work, and the policy does not change
             sample_reuse=1 << 30,
         )
         data = rows(ENVIRONMENTS * (ROLLOUT_STEPS + 1), observation, action)
@@ -37,7 +37,7 @@ class Contestant:
             self._agent.observe(obs[step], taken, reward[step], obs[step + 1], terminated[step], none)
 
     def learn(self) -> None:
-        """One turn with the rollout."""
-        made = self._agent.learn(self._updates)
+        """Learns once from the rollout."""
+        made = self._agent.training.learn(self._updates)
         if made != self._updates:
             raise RuntimeError(f"a turn made {made} updates instead of {self._updates}")

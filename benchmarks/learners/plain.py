@@ -1,8 +1,8 @@
-"""A plain one-file SAC in the manner of CleanRL, which is no package: modules, autograd and torch.optim.Adam, eager.
+"""A plain one-file SAC in the style of CleanRL, which is not a package: modules, autograd, torch.optim.Adam, eager.
 
-Written for this benchmark after CleanRL's structure: two critics as two modules, one optimiser for both, the log
-standard deviation squashed into its range by tanh, NumPy replay gathered field by field. The actor learns at every
-update, which is as often as CleanRL's two updates every second time.
+Written for this benchmark with CleanRL's structure: two critics as two modules, one optimiser for both, tanh for the
+range of the log standard deviation, NumPy replay gathered field by field. The actor is updated in every update; CleanRL
+makes two actor updates in every second update, which is equally often.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The floor: the matrix products of one update at their own shapes, back to back, and nothing else.
+"""The floor: only the matrix products of one update at their shapes, one after the other.
 
-Each has operands of its own, so that all of them are more than the second-level cache holds: whoever uses what it has
-just computed, or takes rows in blocks, can be faster.
-Every product writes to memory that is there already. The two critics are either one batched product or two plain ones,
-whichever is faster at its shape.
+Each product has its own operands, and together they exceed the second-level cache. An update that reuses recent
+results, or works on blocks of rows, can be faster.
+Products write to preallocated memory. The two critics are one batched product or two plain ones, whichever is faster.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Product = tuple[int, int, int, int, str]
 
 
 def sac(shape: dict[str, Any]) -> Iterator[Product]:
-    """Every product of one update of SAC."""
+    """The matrix products of one update of SAC."""
     observation, action, batch = shape["observation"], shape["action"], shape["batch"]
     actor = list(itertools.pairwise([observation, *shape["hidden"], 2 * action]))
     critic = list(itertools.pairwise([observation + action, *shape["hidden"], 1]))
-    # The actor on observation and next observation at once; target, critic, and critic on the actor's own actions.
+    # The actor on observation and next observation in one pass; target, critic, and critic on the actor's actions.
     for into, out in actor:
         yield 1, 2 * batch, into, out, ""
     for into, out in critic * 3:
@@ -40,21 +39,21 @@ def sac(shape: dict[str, Any]) -> Iterator[Product]:
             yield members, into, batch, out, "left"
         for into, out in layers[1:]:
             yield members, batch, out, into, "right"
-    # The actor's gradient through the critic, of which the first layer's ends at the action.
+    # The gradient of the actor through the critic; in the first layer only to the action.
     yield CRITICS, batch, critic[0][1], action, "right"
     for into, out in critic[1:]:
         yield CRITICS, batch, out, into, "right"
 
 
 def td3(shape: dict[str, Any], actor_learns: bool) -> Iterator[Product]:
-    """Every product of one update of TD3, whose actor learns in every second."""
+    """The matrix products of one update of TD3; `actor_learns` is true in every second update."""
     observation, action, batch = shape["observation"], shape["action"], shape["batch"]
     actor = list(itertools.pairwise([observation, *shape["hidden"], action]))
     critic = list(itertools.pairwise([observation + action, *shape["hidden"], 1]))
     # The target's action and its values, and the critics.
     forward = [(1, layer) for layer in actor] + [(CRITICS, layer) for layer in critic * 2]
     backward = [(CRITICS, critic)]
-    if actor_learns:  # forward through the first critic, too, and back through it to the action
+    if actor_learns:  # also forward through the first critic, and back through it to the action
         forward += [(1, layer) for layer in actor + critic]
         backward += [(1, actor)]
         yield 1, batch, critic[0][1], action, "right"
@@ -70,7 +69,7 @@ def td3(shape: dict[str, Any], actor_learns: bool) -> Iterator[Product]:
 
 
 def _ready(members: int, rows: int, inner: int, columns: int, transposed: str) -> Callable[[], object]:
-    """The product as a call without arguments, in its faster form."""
+    """The product as a function without arguments, in its faster form."""
     left = torch.randn(members, inner, rows).mT if transposed == "left" else torch.randn(members, rows, inner)
     right = torch.randn(members, columns, inner).mT if transposed == "right" else torch.randn(members, inner, columns)
     out = torch.empty(members, rows, columns)

@@ -1,4 +1,4 @@
-"""The same products, each as often as there are updates before the next one has its turn: operands are in the cache."""
+"""The same matrix products, but each is repeated before the next one, so that its operands are in the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's SAC through its public `train`; sbx has the same interface and only names another class."""
+"""Stable-Baselines3's SAC through its public `train`; sbx has the same interface with another class."""
 
 from __future__ import annotations
 

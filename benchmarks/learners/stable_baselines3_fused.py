@@ -1,4 +1,4 @@
-"""Stable-Baselines3's SAC with torch's fused Adam for actor and critics, which its users can ask for."""
+"""Stable-Baselines3's SAC with torch's fused Adam for actor and critics, an option of Stable-Baselines3."""
 
 from __future__ import annotations
 

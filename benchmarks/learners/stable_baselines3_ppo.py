@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO: `compute_returns_and_advantage` and `train` over a full rollout buffer.
 
-Values are in the buffer: Stable-Baselines3 computes them while it collects, and Offbeat in its turn.
+The buffer contains the values: Stable-Baselines3 computes them during collection, Offbeat during learning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Contestant:
             n_steps=ROLLOUT_STEPS,
             batch_size=MINIBATCH,
             n_epochs=EPOCHS,
-            learning_rate=0.0,  # every turn does the same work, and the policy stays who acted
+            learning_rate=0.0,  # every call does the same work, and the policy does not change
             policy_kwargs={"net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}, **self.policy_settings},
             device="cpu",
         )
@@ -53,7 +53,7 @@ class Contestant:
         self._full = {name: getattr(buffer, name) for name in _FLATTENED}
 
     def learn(self) -> None:
-        """One turn with the rollout, as it is when it has just been collected."""
+        """Learns once from the rollout, in the state directly after collection."""
         buffer = self._model.rollout_buffer
         for name, array in self._full.items():
             setattr(buffer, name, array)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO with torch's fused Adam, which its users can ask for."""
+"""Stable-Baselines3's PPO with torch's fused Adam, an option of Stable-Baselines3."""
 
 from __future__ import annotations
 

@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """What the kernel counts as resident now; Linux only."""
+    """Resident bytes of this process, as counted by the kernel; Linux only."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Shards in shared memory, as collectors write them and the learner samples them, and NumPy's own gather beside."""
+"""Shards in shared memory, written as by collectors and sampled as by the learner; and a plain NumPy gather."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import offbeat
 from data import offbeat_columns, rows
 from offbeat.memory import Memory
 from offbeat.replay.block import pack
+from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.shard import Shard
-from offbeat.replay.uniform import Uniform
+from offbeat.replay.uniform import UniformReplay
 from offbeat.types import Chunk, EnvSpec, Layout, Leaf, Schema
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated")
 
 
 class Contestant:
-    """shards: how many the rows are spread over; 0 is plain NumPy, one array for each field."""
+    """shards: the number of shards; 0 is plain NumPy, with one array per field."""
 
     def __init__(self, threads: int, capacity: int, environments: int, sizes: tuple[int, int], shards: int) -> None:
         self.versions = {"offbeat": offbeat.__version__, "numpy": np.__version__}
@@ -37,13 +38,17 @@ class Contestant:
             shard = Shard(schema, len(part), worker=worker, buffer=memory.map())
             shard.write(Chunk({name: column[part] for name, column in columns.items()}))
             self._shards.append(shard)
-        self._uniform = Uniform(self._shards)
+        self._schema, self._replays = schema, dict[int, UniformReplay]()
 
     def write(self) -> None:
         self._shards[0].write(self._chunk)
 
     def sample(self, batch: int) -> None:
-        self._uniform.sample(self._rng, batch)
+        if batch not in self._replays:
+            replay = self._replays[batch] = UniformReplay(self._schema, ReplaySettings(self._capacity, batch))
+            for shard in self._shards:
+                replay.attach(shard)
+        self._replays[batch].draw(self._rng, 1)
 
     def gather(self, batch: int) -> None:
         places = self._rng.integers(0, self._capacity, batch)

@@ -1,4 +1,4 @@
-"""When steps of a training by Stable-Baselines3 or sbx are made."""
+"""Measures when Stable-Baselines3 or sbx reach given steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 
 class Clock(BaseCallback):
-    """Notes when the steps `first` and `last` are made."""
+    """Records the times of the steps `first` and `last`."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__()

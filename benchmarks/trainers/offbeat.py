@@ -1,4 +1,4 @@
-"""`offbeat train` as a user types it, evaluation and checkpoints only at the end."""
+"""`offbeat train`, with evaluation and checkpoints only at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.task import BATCH, HIDDEN, LEARNING_RATE, WARMUP_STEPS, episode_re
 
 
 class Contestant:
-    """threads: the cores that it may use, of which it takes what it chooses by itself, unless learner_threads says."""
+    """threads: the available cores. learner_threads: threads of the learner; the default of Offbeat if not given."""
 
     def __init__(self, threads: int, learner_threads: int = 0, collectors: int = 0) -> None:
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
@@ -27,7 +27,7 @@ class Contestant:
         ]
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
-        """The interval of the run's log gives it a line near both steps."""
+        """Steps per second between the steps `first` and `last`, from the log lines next to them."""
         line = ["sac", "--env", environment, *self._flags, "--seed", str(seed)]
         return command.steps_per_second(line, first, last, math.gcd(first, last))
 

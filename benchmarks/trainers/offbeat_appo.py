@@ -1,4 +1,4 @@
-"""APPO by `offbeat.train` as a user calls it, evaluation and checkpoints only at the end."""
+"""APPO with `offbeat.train`, with evaluation and checkpoints only at the end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WITHOUT_PRESET = {"num_envs": ENVIRONMENTS, "normalise_observations": True, "nor
 
 
 class Contestant:
-    """The learner has one thread, as it has by itself where there are no more cores than collectors."""
+    """The learner has one thread, which is the default if there are no more cores than collectors."""
 
     def __init__(self, threads: int, collectors: int = 2) -> None:
         self._collectors = collectors
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
-        # A turn has the rollout of one collector, so that this many minibatches are as large as everybody's.
+        # The learner takes the rollout of one collector, so this number gives minibatches of the common size.
         self._minibatches = ROLLOUT_STEPS * ENVIRONMENTS // collectors // MINIBATCH
         self.setting = (
             f'`offbeat.train("appo", ...)`, {collectors} collectors, 1 thread for the learner; rollouts of '
@@ -32,7 +32,7 @@ class Contestant:
         )
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
-        """Over the steps from `first` to `last`, by the run's own log, which has a line after every turn."""
+        """Steps per second between the steps `first` and `last`, from the log of the run."""
         with tempfile.TemporaryDirectory() as out:
             run = offbeat.train(
                 "appo",
@@ -63,7 +63,7 @@ class Contestant:
         return float((ended["step"] - begun["step"]) / (ended["wall"] - begun["wall"]))
 
     def learned(self, environment: str, steps: int, seed: int, episodes: int, path: str) -> dict[str, Any]:
-        """A run with the environment's preset at exactly `path`, or what is missing of it: returns, time, settings."""
+        """Trains or resumes the run at `path`, with the preset of the environment: returns, time, settings."""
         run = Path(path)
         if not run.exists():
             offbeat.train(

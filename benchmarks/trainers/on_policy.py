@@ -1,4 +1,4 @@
-"""The one task that every trainer of benchmarks/appo.py is given."""
+"""The task of every trainer in benchmarks/appo.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sample Factory's APPO through `make_runner`: rollout workers, an inference worker and a learner, a process each.
+"""Sample Factory's APPO through `make_runner`: rollout workers, an inference worker and a learner, one process each.
 
-Its package asks for Gymnasium below 1.0, which has no HalfCheetah-v5, and yet runs with everybody's. It fails with
-everybody's NumPy, and has one below 2.0, as it asks (requirements/sample_factory.txt).
+The package requires Gymnasium below 1.0, which has no HalfCheetah-v5, but it runs with the common version. It fails
+with the common NumPy, so it has NumPy below 2.0, as it requires (requirements/sample_factory.txt).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "2 workers, batched": {"num_workers": 2, "worker_num_splits": 1, "batched_sampling": True},
     "1 worker, double-buffered": {"num_workers": 1, "worker_num_splits": 2},
 }
-"""Ways to share 8 environments out over two cores; the best is not known before it is tried."""
+"""Ways to distribute 8 environments over two cores; the fastest is found by trial."""
 
 _TRIAL = ("HalfCheetah-v5", 16_384, 49_152, 0)
 _NEVER = 10**6  # seconds
@@ -43,7 +43,7 @@ def make_environment(name: str, *_: Any, render_mode: str | None = None) -> gymn
 
 
 class _Clock(AlgoObserver):
-    """Notes how many steps were learned from by when, after every iteration of training."""
+    """Records time and number of steps after every training iteration."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, float]] = []
@@ -54,7 +54,7 @@ class _Clock(AlgoObserver):
 
 
 class Contestant:
-    """layout: one of LAYOUTS; None is the fastest in a trial of all."""
+    """layout: one of LAYOUTS; None selects the fastest in a trial of all."""
 
     def __init__(self, threads: int, layout: str | None = None) -> None:
         self.versions = {name: version(name) for name in ("sample-factory", "torch", "numpy")}
@@ -72,7 +72,7 @@ class Contestant:
         return max(rates, key=rates.__getitem__)
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
-        """Over the steps from `first` to `last`, in whole iterations of training."""
+        """Steps per second between the steps `first` and `last`, in whole training iterations."""
         return self._rate(self._layout, environment, first, last, seed)
 
     @staticmethod
@@ -98,7 +98,7 @@ def _train(environment: str, steps: int, seed: int, out: Path, layout: dict[str,
 
 
 def _settings(environment: str, steps: int, seed: int, out: Path, layout: dict[str, Any]) -> Any:
-    """Sample Factory's own settings for MuJoCo, and over them those of the task."""
+    """Sample Factory's settings for MuJoCo, overridden by those of the task."""
     arguments = [f"--env={environment}", "--experiment=appo", f"--train_dir={out}", f"--seed={seed}"]
     parser, _ = parse_sf_args(arguments)
     mujoco_override_defaults(environment, parser)
@@ -129,7 +129,7 @@ def _settings(environment: str, steps: int, seed: int, out: Path, layout: dict[s
 
 @contextmanager
 def _printed_to(path: Path) -> Iterator[None]:
-    """What this process and its children print goes to a file: it is hundreds of lines."""
+    """Redirects the output of this process and its children, hundreds of lines, to a file."""
     kept = [os.dup(descriptor) for descriptor in (1, 2)]
     with path.open("w") as file:
         for descriptor in (1, 2):

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's `learn`; sbx has the same interface and only names another class."""
+"""Stable-Baselines3's `learn`; sbx has the same interface with another class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Contestant:
         )
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
-        """Over the steps from `first` to `last`."""
+        """Steps per second between the steps `first` and `last`."""
         clock = Clock(first, last)
         self._model(environment, seed).learn(last, callback=clock)
         return (last - first) / (clock.seen[last] - clock.seen[first])

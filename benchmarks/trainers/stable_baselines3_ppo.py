@@ -39,7 +39,7 @@ ZOO_POLICY: dict[str, Any] = {
 
 
 class Contestant:
-    """learner_threads: torch's threads, where they are not as many as the cores."""
+    """learner_threads: torch's threads; the number of cores if not given."""
 
     def __init__(self, threads: int, learner_threads: int | None = None) -> None:
         torch.set_num_threads(learner_threads or threads)
@@ -50,7 +50,7 @@ class Contestant:
         )
 
     def steps_per_second(self, environment: str, first: int, last: int, seed: int) -> float:
-        """Over the steps from `first` to `last`, both the last of a rollout: as many turns as rollouts between them."""
+        """Steps per second between the steps `first` and `last`, both at the end of a rollout."""
         rows = ROLLOUT_STEPS * ENVIRONMENTS
         if first % rows or last % rows:
             raise ValueError(f"steps {first} to {last} are not whole rollouts; use multiples of {rows}")
@@ -74,7 +74,7 @@ class Contestant:
         return (last - first) / (clock.seen[last] - clock.seen[first])
 
     def learned(self, environment: str, steps: int, seed: int, episodes: int, path: str) -> dict[str, Any]:
-        """A run by RL Zoo's settings, kept at `path` when it is whole: returns, time, settings."""
+        """Trains a run with RL Zoo's settings, stored at `path` when it is complete: returns, time, settings."""
         file = Path(path) / "result.json"
         if not file.exists():
             env = VecNormalize(make_vec_env(environment, 1, seed=seed), gamma=ZOO["gamma"])
@@ -92,6 +92,6 @@ class Contestant:
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")
             part.write_text(json.dumps(found, indent=1) + "\n")
-            part.replace(file)  # a result that is there is whole
+            part.replace(file)  # atomic: an existing result is complete
         result: dict[str, Any] = json.loads(file.read_text())
         return result

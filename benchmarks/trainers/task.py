@@ -1,4 +1,4 @@
-"""The one task that every trainer is given, and the one evaluation that it is judged by."""
+"""The task and the evaluation of every trainer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 WARMUP_STEPS = 1_000  # uniform random actions, no updates
 BATCH = 256
 HIDDEN = (256, 256)
-LEARNING_RATE = 3e-4  # named, because libraries differ in their default
+LEARNING_RATE = 3e-4  # set explicitly, because the defaults of the libraries differ
 
 
 def episode_returns(environment: str, act: Callable[[Any], Any], episodes: int = 10) -> list[float]:
-    """The returns of `episodes` episodes, the same first states for everybody."""
+    """The returns of `episodes` episodes, with the same initial states for every library."""
     import gymnasium
 
     env = gymnasium.make(environment)

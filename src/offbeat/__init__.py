@@ -1,4 +1,4 @@
-"""Offbeat: off-policy and asynchronous reinforcement learning. Heavy libraries are imported where they are used."""
+"""Offbeat: off-policy and asynchronous reinforcement learning. Heavy libraries are imported only where used."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from offbeat.run.agent import Agent
     from offbeat.run.api import resume, train
     from offbeat.run.callbacks import Callback
-    from offbeat.run.policy import load_policy
-    from offbeat.run.saved import evaluate
+    from offbeat.run.load_policy import load_policy
+    from offbeat.run.saved_policy import evaluate
 
-_WHERE = {
+_MODULES = {
     "train": "offbeat.run.api",
     "resume": "offbeat.run.api",
     "Agent": "offbeat.run.agent",
     "Callback": "offbeat.run.callbacks",
     "RunInterrupted": "offbeat.errors",
-    "load_policy": "offbeat.run.policy",
-    "evaluate": "offbeat.run.saved",
+    "load_policy": "offbeat.run.load_policy",
+    "evaluate": "offbeat.run.saved_policy",
 }
 
-threads.sleep_soon()  # before anything loads torch
+threads.limit_spinning()  # must run before torch is loaded
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
+    if name in _MODULES:
         import importlib
 
-        return getattr(importlib.import_module(_WHERE[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'offbeat' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m offbeat` is the command `offbeat`."""
+"""Makes `python -m offbeat` the same as the command `offbeat`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One value to one type: what Python, YAML and flags give for a setting, as the setting's type hint asks for it."""
+"""Converts one value from Python, YAML or a flag to the type hint of its setting."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from offbeat import references
 NONE = "none"
 
 Spell = Callable[[str], str]
-"""How a key is shown in an error: as it stands, or as a flag."""
+"""How an error writes a key: as it is, or as a flag."""
 
 
 class Mismatch(Exception):
-    """The value is not of the type; the caller knows the key and says so."""
+    """The value is not of the type; the caller knows the key and raises the error."""
 
 
 def is_union(hint: Any) -> bool:
@@ -29,7 +29,7 @@ def is_union(hint: Any) -> bool:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; any other type stands alone."""
+    """The members of a union; any other type alone."""
     return typing.get_args(hint) if is_union(hint) else (hint,)
 
 
@@ -40,10 +40,11 @@ def coerce(hint: Any, value: Any) -> Any:
         return _coerce_to_any(arguments, value)
     if origin is Literal:
         return _require(value, any(type(value) is type(choice) and value == choice for choice in arguments))
-    if origin is tuple and arguments[1:] == (...,):
+    if origin is tuple:
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",")] if value.lower() != NONE else []
-        _require(value, isinstance(value, list | tuple))
+        fixed = arguments[1:] != (...,)
+        _require(value, isinstance(value, list | tuple) and (not fixed or len(value) == len(arguments)))
         return tuple(coerce(arguments[0], entry) for entry in value)
     if origin is collections.abc.Mapping:
         _require(value, isinstance(value, Mapping) and all(isinstance(key, str) for key in value))
@@ -105,7 +106,7 @@ def _as_int(value: Any) -> int:
 
 
 def beyond_int(value: Any) -> bool:
-    """Whether a value, or the number that a text stands for, is too large for every whole number of ours."""
+    """Whether a value, or the number in a text, does not fit in 64 bits."""
     if not isinstance(value, str | numbers.Real):
         return False
     try:
@@ -130,7 +131,7 @@ _WORDS = {types.NoneType: NONE, bool: "true or false", int: "a whole number", fl
 
 
 def type_words(hint: Any) -> str:
-    """The type as a reader would say it: "a whole number or none"."""
+    """The type in words: "a whole number or none"."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if is_union(hint):
         # A reference is written `str | Callable`: text is only the callable's name.
@@ -139,7 +140,8 @@ def type_words(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(str(choice) for choice in arguments)
     if origin is tuple:
-        return f"a list, each {type_words(arguments[0])}"
+        length = "" if arguments[1:] == (...,) else f" of {len(arguments)}"
+        return f"a list{length}, each {type_words(arguments[0])}"
     if origin is collections.abc.Mapping:
         return "a mapping of names to values"
     if origin is collections.abc.Callable:
@@ -156,7 +158,7 @@ def shown(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as a flag would be given it: lists with spaces, mappings as key=value, `none` for nothing."""
+    """A value as a flag takes it: lists with spaces, mappings as key=value, `none` for no value."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={text_of(entry)}" for key, entry in value.items()) or NONE
     if isinstance(value, list | tuple):
@@ -178,7 +180,7 @@ def suggestion(word: Any, known: Iterable[str], spell: Spell = str) -> str:
 
 
 def plain(value: Any, other: Callable[[Any], Any]) -> Any:
-    """Mappings as dicts, sequences and arrays as lists, NumPy's scalars as Python's; `other` decides on the rest."""
+    """Mappings as dicts, sequences and arrays as lists, NumPy's scalars as Python's; `other` converts the rest."""
     if isinstance(value, Mapping):
         return {key: plain(entry, other) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -189,12 +191,12 @@ def plain(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def marker(value: Any) -> dict[str, str]:
-    """What stands in a file for a value that no file can hold."""
+    """What a file holds in the place of a value that cannot be written to a file."""
     return {"callable": repr(value)}
 
 
 def lost(value: Any) -> str | None:
-    """What the first marker inside a value stood for."""
+    """The value that the first marker inside another one replaces; None if there is no marker."""
     if isinstance(value, Mapping):
         if list(value) == ["callable"]:
             return str(value["callable"])

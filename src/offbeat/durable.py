@@ -1,6 +1,6 @@
-"""The file operations of a save: what returns is on the disk, and a crash leaves the old or the new, never a mixture.
+"""Durable file operations: data is on disk when a call returns, and a crash leaves the old or the new file, whole.
 
-Every operation goes through `os`, looked up when it is called, so that a test can make any one of them fail.
+Every operation calls a function of the module `os`, looked up at call time, so that a test can make any of them fail.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 
 from offbeat.errors import CheckpointError, OffbeatError
 
-_BINARY = getattr(os, "O_BINARY", 0)  # Windows would otherwise translate line ends
+_BINARY = getattr(os, "O_BINARY", 0)  # otherwise Windows translates line ends
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would otherwise wait for ever
+_NONBLOCKING = getattr(os, "O_NONBLOCK", 0)  # otherwise opening a pipe blocks
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""What opening a link, a pipe without a reader and a directory for writing gives."""
+"""Error codes of opening, for writing, a link, a pipe without a reader, and a directory."""
 
 
 def open_regular(path: Path | str, flags: int) -> int:
-    """The descriptor of a regular file, which may be new. Anything else in its place is refused in words.
+    """Opens a regular file, which may be new, and returns its descriptor; raises OffbeatError for any other file type.
 
-    A link would let a run that somebody else made write to any file of ours, and a pipe would make us wait.
+    A link could make a run from an untrusted source overwrite any of the user's files; a pipe would block.
     """
     try:
-        descriptor = os.open(path, flags | _BINARY | _NO_FOLLOW | _AT_ONCE, 0o644)
+        descriptor = os.open(path, flags | _BINARY | _NO_FOLLOW | _NONBLOCKING, 0o644)
     except OSError as error:
         if error.errno in _NOT_REGULAR:
             raise _not_regular(path) from error
@@ -40,17 +40,17 @@ def open_regular(path: Path | str, flags: int) -> int:
 def _not_regular(path: Path | str) -> OffbeatError:
     mode = os.lstat(path).st_mode
     kinds = {"a link": stat.S_ISLNK, "a directory": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
-    kind = next((words for words, holds in kinds.items() if holds(mode)), "a device")
-    return OffbeatError(f"{path} is {kind}, but a run reads and writes regular files alone; remove it and try again")
+    kind = next((name for name, matches in kinds.items() if matches(mode)), "a device")
+    return OffbeatError(f"{path} is {kind}, but a run reads and writes only regular files; remove it and try again")
 
 
 def create(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Writes a new file; one that exists already, a link included, is an error."""
+    """Writes a new file; raises FileExistsError if the path exists, even as a link."""
     append(path, 0, [data], sync=sync)
 
 
 def append(path: Path, length: int, pieces: Iterable[bytes], *, sync: bool = True) -> None:
-    """Writes the pieces at the end of a file of `length` bytes, or to a new file where `length` is 0."""
+    """Appends the pieces to a file of `length` bytes, or writes them to a new file if `length` is 0."""
     mode = os.O_CREAT | os.O_EXCL if length == 0 else os.O_APPEND
     descriptor = open_regular(path, os.O_WRONLY | mode)
     try:
@@ -65,15 +65,15 @@ def append(path: Path, length: int, pieces: Iterable[bytes], *, sync: bool = Tru
 
 
 def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Puts a file in place of the one that may be there, whole.
+    """Writes a file atomically: a reader sees the old or the new content, whole.
 
-    sync: waits until it is on the disk. News that a crash may lose need not wait.
+    sync: wait until the data is on disk; False for data that may be lost in a crash.
     """
-    aside = path.with_name(f".{path.name}.aside")
-    remove(aside)
-    create(aside, data, sync=sync)
+    temporary = path.with_name(f".{path.name}.aside")
+    remove(temporary)
+    create(temporary, data, sync=sync)
     try:
-        os.replace(aside, path)
+        os.replace(temporary, path)
     except IsADirectoryError as error:
         raise _not_regular(path) from error
     if sync:
@@ -81,13 +81,13 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Renames within one directory."""
+    """Renames a file within its directory, durably."""
     os.replace(old, new)
     fsync_directory(new.parent)
 
 
 def truncate(path: Path, length: int) -> None:
-    """Cuts a file off after `length` bytes."""
+    """Truncates a file to `length` bytes."""
     descriptor = open_regular(path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, length)
@@ -97,7 +97,7 @@ def truncate(path: Path, length: int) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory, and those above it, where they are missing."""
+    """Creates a directory and its missing parents."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -109,7 +109,7 @@ def make_directory(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Makes the names in a directory durable, where the system can (Windows cannot open a directory)."""
+    """Syncs a directory's entries to disk; does nothing on Windows, which cannot open a directory."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -120,7 +120,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Removes a file that may be missing."""
+    """Removes a file if it exists."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -128,13 +128,13 @@ def remove_file(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes whatever is there under a name, if anything is."""
+    """Removes a file, link or directory tree if it exists."""
     if os.path.lexists(path):
         remove_tree(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory with everything in it; links are removed, never followed."""
+    """Removes a file, or a directory with its content. Links are removed, never followed."""
     if stat.S_ISDIR(os.lstat(path).st_mode):
         for name in os.listdir(path):
             remove_tree(path / name)
@@ -143,8 +143,8 @@ def remove_tree(path: Path) -> None:
         os.unlink(path)
 
 
-def listing(path: Path) -> list[str]:
-    """The names in a directory, sorted; none where there is no directory."""
+def list_names(path: Path) -> list[str]:
+    """The sorted names in a directory; [] if it does not exist."""
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -152,7 +152,7 @@ def listing(path: Path) -> list[str]:
 
 
 def size(path: Path) -> int | None:
-    """A regular file's size; None where there is none."""
+    """The size of a regular file in bytes; None if it does not exist."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -161,9 +161,9 @@ def size(path: Path) -> int | None:
 
 
 def read_file(path: Path, length: int | None = None) -> bytes:
-    """A regular file's bytes, or its first `length` (fewer where it is shorter)."""
+    """The content of a regular file, or its first `length` bytes (fewer if it is shorter)."""
     found = size(path)
-    if found is None:  # opening a pipe would wait for ever
+    if found is None:  # opening a pipe would block
         raise FileNotFoundError(f"there is no regular file {path}")
     descriptor = os.open(path, os.O_RDONLY | _BINARY)
     try:
@@ -177,12 +177,12 @@ def read_file(path: Path, length: int | None = None) -> bytes:
         os.close(descriptor)
 
 
-def leads_out(path: Path, root: Path) -> bool:
-    """Whether a link takes `path` out of `root`."""
+def is_outside(path: Path, root: Path) -> bool:
+    """Whether `path` lies outside `root` once links are resolved."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
-def stay_inside(path: Path, root: Path) -> None:
-    """Refuses a path that a link takes out of `root`."""
-    if leads_out(path, root):
-        raise CheckpointError(f"{path} is a link that leads out of {root}; put what it leads to in its place")
+def check_inside(path: Path, root: Path) -> None:
+    """Raises CheckpointError if `path` lies outside `root` once links are resolved."""
+    if is_outside(path, root):
+        raise CheckpointError(f"{path} is a link to a file outside of {root}; replace the link by the file itself")

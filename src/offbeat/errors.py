@@ -5,13 +5,13 @@ from typing import Any
 
 
 class OffbeatError(Exception):
-    """Anything that Offbeat reports in words; the command prints it without a traceback and exits with `exit_code`."""
+    """Base class of errors with a message for the user; the command prints it without a traceback, then exits."""
 
     exit_code = 1
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM stopped a run, which has been saved. result: its `RunResult`, as `train` would return it."""
+    """Ctrl-C or SIGTERM stopped a run after a checkpoint was saved. result: the `RunResult`, as `train` returns it."""
 
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
@@ -19,45 +19,45 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 class UsageError(OffbeatError, ValueError):
-    """A wrong option, key, type or value, found before anything is created."""
+    """An invalid option, key, type or value, detected before anything is created."""
 
     exit_code = 2
 
 
 class SpaceError(UsageError):
-    """An observation or action space that the chosen algorithm cannot take."""
+    """An observation or action space that the algorithm does not support."""
 
 
 class EnvironmentFault(OffbeatError):
-    """An environment raised, or returned what its spaces do not allow."""
+    """An environment raised an exception, or returned a value that its spaces do not allow."""
 
 
 class EnvironmentHung(OffbeatError):
-    """Raised inside an environment's own code, by a signal handler, when that has not returned for too long."""
+    """An environment call exceeded the timeout; a signal handler raises this inside the environment's code."""
 
 
 class PersistentFault(EnvironmentFault):
-    """An environment that faults again and again, however often it is made anew."""
+    """An environment faulted too many times in a row, although it was recreated."""
 
 
 class ProcessFault(OffbeatError):
-    """A child process ends again and again without getting anywhere."""
+    """A child process crashed too many times in a row without progress."""
 
 
 class CallbackFault(OffbeatError):
-    """A callback of the user's raised."""
+    """A user's callback raised an exception."""
 
 
 class CheckpointError(OffbeatError):
-    """A checkpoint that is missing, damaged, foreign, or does not fit what it is loaded into."""
+    """A checkpoint is missing, damaged, from another format, or does not match the run that loads it."""
 
 
 class RunBusyError(OffbeatError):
-    """The run belongs to a process that is still alive."""
+    """Another live process is using the run's directory."""
 
 
 def describe(error: BaseException) -> str:
-    """The kind and the message of an error of somebody else's code; one without a message is told by its place."""
+    """Type and message of an exception from user code; without a message, the file and line that raised it."""
     kind, message = type(error).__name__, str(error)
     frames = traceback.extract_tb(error.__traceback__)
     if message or not frames:

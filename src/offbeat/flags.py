@@ -1,6 +1,6 @@
-"""Settings as command-line flags: tyro cuts the words and draws the help, `offbeat.settings` checks what they mean.
+"""Settings as command-line flags: tyro splits the words and prints the help, `offbeat.settings` checks the values.
 
-Every flag reaches tyro as text, so that a wrong value is refused in the same words as in a YAML file.
+Tyro takes every flag as text, so that a wrong value gives the same error as in a YAML file.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
-from offbeat.coercion import NONE, alternatives, shown, suggest
+from offbeat.coercion import NONE, alternatives, shown, suggest, text_of
 from offbeat.errors import UsageError
-from offbeat.settings import Setting, other_name, text_of
-from offbeat.yamltext import parse_yaml, problem_of
+from offbeat.settings import Setting, other_name
+from offbeat.yamltext import parse_yaml, problem_text
 
 Groups = Mapping[str, Sequence[Setting]]
-"""The flags of a command under their titles in the help; the title "" is for those of the command itself."""
+"""The flags of a command by their title in the help; the title "" is for the command's own flags."""
 
 WORDS = {
-    "RUN": "Directory of a run, as `run: PATH` named it.",
+    "RUN": "Directory of a run, printed as `run: PATH`.",
     "ENV": "Gymnasium id, or module:factory.",
 }
-"""What the help says of a command's word."""
+"""Help texts of the positional arguments."""
 
 
 def flag(name: str) -> str:
@@ -39,7 +39,7 @@ def wants_help(argv: Sequence[str]) -> bool:
 
 
 def value_after(argv: Sequence[str], wanted: str) -> str | None:
-    """The value of one flag, wherever it stands and whatever is wrong with the others."""
+    """The value of one flag, at any position; the others are not checked."""
     for position, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name == wanted:
@@ -48,7 +48,7 @@ def value_after(argv: Sequence[str], wanted: str) -> str | None:
 
 
 def show_help(command: str, description: str, groups: Groups, values: Mapping[str, Any], word: str | None) -> None:
-    """Prints the flags with `values`, where there are any, as their defaults."""
+    """Prints the flags, with `values` as defaults where there are some."""
     import tyro
 
     try:
@@ -135,7 +135,7 @@ def _pairs(name: str, words: Sequence[str], word: str | None) -> dict[str, Any]:
             pairs[key] = parse_yaml(value)
         except yaml.YAMLError as error:
             raise UsageError(
-                f"{name} {shown(each)}: {shown(value)} is not YAML that can be read ({problem_of(error)}); if it is "
+                f"{name} {shown(each)}: {shown(value)} is not YAML that can be read ({problem_text(error)}); if it is "
                 "meant as text, put it in quotes"
             ) from error
     return pairs
@@ -202,6 +202,8 @@ def _type_metavar(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "{" + ",".join(str(choice) for choice in arguments) + "}"
+    if origin is tuple and arguments[1:] != (...,):
+        return " ".join(_type_metavar(each) for each in arguments)
     if origin is tuple:
         return f"{_type_metavar(arguments[0])} ..."
     if origin is collections.abc.Mapping:

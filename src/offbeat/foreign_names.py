@@ -1,6 +1,6 @@
-"""What other libraries call our settings, so that a name from there is answered with ours.
+"""Names of settings in other libraries; an error about such a name gives the name in Offbeat.
 
-A name is looked up only where it is none of ours. `python -m offbeat.foreign_names` prints docs/coming_from.md.
+A name is looked up only if Offbeat has no such setting. `python -m offbeat.foreign_names` prints docs/coming_from.md.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ SB3, CLEANRL, SKRL, TIANSHOU, RLLIB = "Stable-Baselines3", "CleanRL", "skrl", "T
 
 @dataclass(frozen=True)
 class Foreign:
-    """A name elsewhere.
+    """A name of a setting in other libraries.
 
-    users: the libraries. ours: our names, and how the value differs ("" where it does not); the first that an
-    algorithm has is meant. why: what to do where we have no such setting.
+    users: the libraries. ours: names in Offbeat, each with how the value differs ("" if it does not); the first that
+    the algorithm has applies. why: what to do if Offbeat has no such setting.
     """
 
     users: tuple[str, ...]
@@ -29,9 +29,9 @@ RATIO = "updates per environment step: gradient_steps / (train_freq * num_envs)"
 UPDATES = {"updates_per_step": RATIO}
 ACTION_UNITS = "for actions in [-1, 1]: divide by half of the width of the action space"
 EPSILON_STEPS = "in environment steps: exploration_fraction * total_steps"
-MINIBATCHES = "a number of parts and not of rows: rollout_steps * num_envs / batch_size"
+MINIBATCHES = "a number of parts, not of rows: rollout_steps * num_envs / batch_size"
 SIZES = "the layer sizes alone, such as 256, 256"
-TARGET_UPDATES = "in updates, where DQN counts environment steps there"
+TARGET_UPDATES = "in updates; the DQN of the other library counts environment steps"
 TEMPERATURE = "fixed with temperature_value for a number, learned with temperature_initial for 'auto'"
 OWN_NETWORKS = "hidden, activation and layer_norm are settings; actor and critic take networks of your own"
 CALLABLE = "a callable (reward, step, total_steps) -> reward"
@@ -41,7 +41,7 @@ FOREIGN: dict[str, Foreign] = {
     "total_timesteps": Foreign((SB3, CLEANRL), {"total_steps": ""}),
     "timesteps": Foreign((SKRL,), {"total_steps": "over all environments: timesteps * num_envs"}),
     "n_timesteps": Foreign((SB3,), {"total_steps": ""}),
-    "max_epochs": Foreign((TIANSHOU,), {"total_steps": "epochs times the steps of an epoch"}),
+    "max_epochs": Foreign((TIANSHOU,), {"total_steps": "number of epochs * steps per epoch"}),
     "n_envs": Foreign((SB3,), {"num_envs": ""}),
     "training_num": Foreign((TIANSHOU,), {"num_envs": ""}),
     "num_envs_per_env_runner": Foreign((RLLIB,), {"num_envs": "over all collectors together"}),
@@ -52,18 +52,18 @@ FOREIGN: dict[str, Foreign] = {
     "env_config": Foreign((RLLIB,), {"env_kwargs": ""}),
     "cuda": Foreign((CLEANRL,), {"device": "cpu, cuda, cuda:1 or auto"}),
     "verbose": Foreign((SB3,), {"quiet": "for verbose=0; leave it out otherwise"}),
-    "progress_bar": Foreign((SB3,), why="a run shows its progress by itself; leave it out, or use quiet for none"),
+    "progress_bar": Foreign((SB3,), why="a run always shows its progress; leave it out, or use quiet to hide it"),
     "stats_window_size": Foreign((SB3,), why="means are those of the last 100 episodes; leave it out"),
     "callback": Foreign((SB3,), why="callbacks are an argument of offbeat.train, a list: callbacks=[...]"),
-    "reset_num_timesteps": Foreign((SB3,), why="leave it out: resume counts on, and init_from counts anew"),
+    "reset_num_timesteps": Foreign((SB3,), why="leave it out: resume continues the count, and init_from starts at 0"),
     "env_name": Foreign((), {"env": ""}),
-    "vec_env_cls": Foreign((SB3,), {"collectors": "processes that environments are shared out to; 0 for none"}),
+    "vec_env_cls": Foreign((SB3,), {"collectors": "number of processes that step the environments; 0 for none"}),
     "monitor_wrapper": Foreign((SB3,), why="returns, lengths and successes are recorded anyway; leave it out"),
     "render_mode": Foreign((), {"env_kwargs": "render_mode=human; `offbeat play RUN` shows a policy without it"}),
     "headless": Foreign((SKRL,), why="training shows no window; leave it out"),
-    "capture_video": Foreign((CLEANRL,), why="leave it out: `offbeat eval RUN --video` films a policy"),
+    "capture_video": Foreign((CLEANRL,), why="leave it out: `offbeat eval RUN --video` records a policy"),
     "save_model": Foreign((CLEANRL,), {"checkpoint_every": "in steps; the final policy is always saved"}),
-    "torch_deterministic": Foreign((CLEANRL,), why="a run repeats number for number by its seed; leave it out"),
+    "torch_deterministic": Foreign((CLEANRL,), why="the same seed always gives the same numbers; leave it out"),
     "deterministic": Foreign((SB3,), why="evaluations act deterministically, training explores; leave it out"),
     "tensorboard_log": Foreign((SB3,), {"out": "the directory of all runs; tensorboard is a logger by default"}),
     "track": Foreign((CLEANRL,), {"logger": "tensorboard,wandb"}),
@@ -95,8 +95,8 @@ FOREIGN: dict[str, Foreign] = {
     "update_per_step": Foreign((TIANSHOU,), {"updates_per_step": ""}),
     "training_intensity": Foreign((RLLIB,), {"updates_per_step": "training_intensity / batch_size"}),
     "replay_buffer_class": Foreign((SB3,), why="replay is uniform; capacity and n_step are its settings"),
-    "rollout_buffer_class": Foreign((SB3,), why="rollouts have no class to choose; leave it out"),
-    "optimize_memory_usage": Foreign((SB3,), why="rows are packed as float32 already"),
+    "rollout_buffer_class": Foreign((SB3,), why="rollouts have no buffer class; leave it out"),
+    "optimize_memory_usage": Foreign((SB3,), why="leave it out: replay stores packed float32 rows"),
     # Learning
     "batch_size": Foreign((SB3,), {"minibatches": MINIBATCHES}),
     "minibatch_size": Foreign((RLLIB,), {"minibatches": MINIBATCHES}),
@@ -117,7 +117,7 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "discount_factor": Foreign((SKRL,), {"gamma": ""}),
     "discount": Foreign((), {"gamma": ""}),
-    "polyak": Foreign((SKRL,), {"tau": "the share that the target takes over: 0.005, not 0.995"}),
+    "polyak": Foreign((SKRL,), {"tau": "the weight of the online network: 0.005, not 0.995"}),
     "target_update_interval": Foreign((SB3, SKRL), {"target_every": TARGET_UPDATES}),
     "target_network_frequency": Foreign((CLEANRL,), {"target_every": TARGET_UPDATES}),
     "target_network_update_freq": Foreign((RLLIB,), {"target_every": TARGET_UPDATES}),
@@ -139,8 +139,10 @@ FOREIGN: dict[str, Foreign] = {
     "clip_obs": Foreign((SB3,), {"observation_clip": "with normalise_observations"}),
     "state_preprocessor": Foreign((SKRL,), {"normalise_observations": "true for RunningStandardScaler"}),
     "observation_preprocessor": Foreign((SKRL,), {"normalise_observations": "true for RunningStandardScaler"}),
-    "optimizer_class": Foreign((SB3,), {"optimiser": ""}, "the optimiser is Adam"),
-    "optimizer_kwargs": Foreign((SB3,), {"adam_epsilon": "for eps; other options of optimisers cannot be set"}),
+    "optimizer_class": Foreign((SB3,), {"optimiser": "by its name: adam, adamw, rmsprop or sgd"}),
+    "optimizer_kwargs": Foreign(
+        (SB3,), {"adam_epsilon": "for eps; adam_betas for betas, weight_decay for weight_decay"}
+    ),
     "mixed_precision": Foreign((SKRL,), {"precision": "float32 or float64"}),
     # Networks
     "net_arch": Foreign((SB3,), {"hidden": SIZES + "; critic_hidden where the critics' differ"}),
@@ -153,9 +155,9 @@ FOREIGN: dict[str, Foreign] = {
     "features_extractor_kwargs": Foreign((SB3,), {"actor": "your own network, made with what it needs"}),
     "ortho_init": Foreign((SB3,), {"actor": "your own network, initialised as you like; critic likewise"}),
     "squash_output": Foreign((SB3,), {"squash": ""}, "the policy is squashed by tanh; leave it out"),
-    "normalize_images": Foreign((SB3,), why="no algorithm of this version takes images; leave it out"),
+    "normalize_images": Foreign((SB3,), why="this version does not take images; leave it out"),
     "policy_kwargs": Foreign((SB3,), {"hidden": f"its parts are settings of their own: {OWN_NETWORKS}"}),
-    "policy": Foreign((SB3,), {"hidden": f"networks follow from the environment's spaces; {OWN_NETWORKS}"}),
+    "policy": Foreign((SB3,), {"hidden": f"networks are made from the environment's spaces; {OWN_NETWORKS}"}),
     "models": Foreign((SKRL,), {"hidden": OWN_NETWORKS}),
     "activation_fn": Foreign((SB3,), {"activation": "by its name: tanh"}),
     "fcnet_activation": Foreign((RLLIB,), {"activation": ""}),
@@ -191,7 +193,7 @@ FOREIGN: dict[str, Foreign] = {
     "final_epsilon": Foreign((SKRL,), {"exploration_final": ""}),
     "epsilon": Foreign((RLLIB,), {"exploration_final": "with exploration_initial and exploration_steps"}),
     # Rollouts
-    "n_steps": Foreign((SB3,), {"rollout_steps": "", "n_step": "steps of reward before the critic takes over"}),
+    "n_steps": Foreign((SB3,), {"rollout_steps": "", "n_step": "steps of reward before the critic's value is used"}),
     "num_steps": Foreign((CLEANRL,), {"rollout_steps": ""}),
     "rollouts": Foreign((SKRL,), {"rollout_steps": ""}),
     "rollout_fragment_length": Foreign((RLLIB,), {"rollout_steps": ""}),
@@ -235,13 +237,13 @@ ALGORITHMS = {
     "rainbow": "dqn, with dueling and n_step",
     "qrdqn": "dqn",
 }
-"""Algorithms of other libraries that we do not have, and which of ours is nearest."""
+"""Algorithms that Offbeat does not have, and the nearest one that it has."""
 
 
 def answer(key: str, known: Collection[str], spell: Callable[[str], str] = str) -> str | None:
-    """What a name from elsewhere, or one that is spelt nearly so, is called here; None where it is no such name.
+    """How to replace a name of another library, also if it is misspelt; None if there is no such name.
 
-    known: the names that the algorithm at hand has.
+    known: the settings of the algorithm.
     """
     name = key.lower().replace("-", "_")
     if name not in FOREIGN:
@@ -256,7 +258,7 @@ def answer(key: str, known: Collection[str], spell: Callable[[str], str] = str) 
         return f"use {spell(ours)}" + (f" ({note})" if note else "")
     if entry.why:
         return entry.why
-    return f"it is {' or '.join(entry.ours)} here, which this algorithm does not have: leave it out"
+    return f"its name here is {' or '.join(entry.ours)}, which this algorithm does not have: leave it out"
 
 
 def markdown() -> str:
@@ -264,17 +266,17 @@ def markdown() -> str:
     lines = [
         "# Coming from another library",
         "",
-        "Made from the table in `src/offbeat/foreign_names.py` by `python -m offbeat.foreign_names --markdown`; do not",
+        "Generated from `src/offbeat/foreign_names.py` by `python -m offbeat.foreign_names --markdown`; do not",
         "edit by hand.",
         "",
-        "What other libraries call our settings. Offbeat does not take these names; it answers them with ours, in",
-        "Python, in a YAML file and on the command line (`--buffer-size`: use `--capacity`). What every setting does",
-        "is in [settings.md](settings.md).",
+        "Names of settings in other libraries, and their names in Offbeat. Offbeat does not accept the other names;",
+        "the error gives the Offbeat name, in Python, in a YAML file and on the command line (`--buffer-size`: use",
+        "`--capacity`). [settings.md](settings.md) describes every setting.",
         "",
-        "`learning_rate` is taken by every algorithm: where actor, critics and temperature have rates of their own, it",
-        "sets all of them, and one that is given by its own name wins. `config.yaml` records the rates of each.",
+        "Every algorithm has `learning_rate`. If actor, critics and temperature have separate rates, it sets all of",
+        "them; a specific rate overrides it. `config.yaml` records each rate.",
         "",
-        "| there | in | here | how the value differs |",
+        "| name | in | name in Offbeat | how the value differs |",
         "|---|---|---|---|",
     ]
     for name, entry in FOREIGN.items():

@@ -1,4 +1,4 @@
-"""How an observation of any space becomes one vector, and images beside it."""
+"""The layout of observations: any space becomes one float32 vector and separate images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 class Leaf:
     """One part of an observation.
 
-    path: where it stands in nested Dict (names) and Tuple (numbers) spaces; () for a lone space.
+    path: its keys in nested Dict (names) and Tuple (numbers) spaces; () for a space without parts.
     kind: "box" is flattened into the vector, "discrete" becomes one-hot (shape (n,), values start..start+n-1),
     "image" (uint8 with two or three dimensions) keeps its shape and dtype.
     """
@@ -44,9 +44,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a structured observation becomes one vector (and images): leaves in their fixed order.
+    """The leaves of a structured observation, in the order in which they form one vector (and images).
 
-    Dict keys are visited in sorted order, Tuple members by position, nested spaces depth first.
+    Dict keys are sorted, Tuple members are ordered by position, and nested spaces are visited depth first.
     """
 
     leaves: tuple[Leaf, ...]
@@ -72,28 +72,30 @@ class Layout:
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*lead, 0), np.float32)
 
     def read(self, raw: Any) -> tuple[Array, bool]:
-        """Vectors (B, O) of an observation as an environment gives it, and whether it is a stack of B or a single one.
+        """The vectors (B, O) of an observation from an environment, and whether it is a stack of B (or a single one).
 
-        What came from outside is checked: a missing part, a wrong shape or a number that is not finite is refused.
+        Raises UsageError for a missing part, a wrong shape or a number that is not finite.
         """
         lead: tuple[int, ...] | None = None
         for leaf in self.vectors:
             try:
                 shape = np.shape(leaf.of(raw))
             except (LookupError, TypeError, ValueError) as error:
-                raise UsageError(f"the observation {raw!r} has no part {leaf.name!r}") from error
-            own = () if leaf.kind == "discrete" else leaf.shape
-            this = shape[: len(shape) - len(own)]
-            if shape[len(this) :] != own or len(this) > 1 or lead not in (None, this) or 0 in this:
                 raise UsageError(
-                    f"the observation{f' {leaf.name!r}' if leaf.name else ''} has shape {shape}; it must be {own}, or "
-                    f"{('N', *own)} for a stack of N".replace("'N'", "N")
+                    f"the observation {raw!r} has no part {leaf.name!r}; pass it as the environment returns it"
+                ) from error
+            expected = () if leaf.kind == "discrete" else leaf.shape
+            batch = shape[: len(shape) - len(expected)]
+            if shape[len(batch) :] != expected or len(batch) > 1 or lead not in (None, batch) or 0 in batch:
+                raise UsageError(
+                    f"the observation{f' {leaf.name!r}' if leaf.name else ''} has shape {shape}; it must be "
+                    f"{expected}, or {('N', *expected)} for a stack of N".replace("'N'", "N")
                 )
-            lead = this
+            lead = batch
         stack = bool(lead)
         rows = self.encode(raw, lead[0] if lead else None).reshape(lead[0] if lead else 1, self.size)
         if not np.isfinite(rows).all():
-            raise UsageError(f"the observation {raw!r} holds numbers that are not finite")
+            raise UsageError(f"the observation {raw!r} holds numbers that are not finite; correct what makes it")
         return rows, stack
 
     @staticmethod

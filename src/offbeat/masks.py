@@ -1,7 +1,7 @@
-"""Masks of allowed actions: what one must look like, and uniform draws among the actions that it allows.
+"""Action masks: checks of a mask, and uniform sampling among the allowed actions.
 
-A mask (K,) of bools stands beside an observation, True for each action that may be taken there. K is the number of
-Discrete actions; or of the choices of all branches of a MultiDiscrete or MultiBinary space, one branch after the other.
+A mask (K,) of bools belongs to an observation: True for each action that is allowed there. K is the number of Discrete
+actions, or the number of choices of all branches of a MultiDiscrete or MultiBinary space, one branch after the other.
 """
 
 from __future__ import annotations
@@ -19,42 +19,44 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 USUAL_KEY = "action_mask"
-"""What environments usually call it in `info`."""
+"""The usual key of a mask in `info`."""
 
 
 class BadMask(ValueError):
-    """A mask that cannot be one, in words that follow its name."""
+    """An invalid mask; the message continues a sentence that begins with the mask's name."""
 
 
-def as_mask(value: Any, branches: Sequence[int], over: bool = False) -> Array:
-    """A mask (K,) of bools from what an environment or a user gave, checked; BadMask otherwise.
+def as_mask(value: Any, branches: Sequence[int], terminated: bool = False) -> Array:
+    """Converts a mask from an environment or a user to (K,) bools; raises BadMask if it is invalid.
 
-    branches: the choices of each, one number for Discrete actions. over: the episode has terminated, so that nobody
-    acts any more: a mask that allows nothing then becomes one that allows everything, and has no effect.
+    branches: the number of choices of each branch; one number for Discrete actions. terminated: whether the episode has
+    terminated. No action follows then, so a mask that allows nothing is replaced by one that allows everything.
     """
     size = sum(branches)
     try:
         mask = np.asarray(value)
     except ValueError as error:
-        raise BadMask(f"is no array of numbers: {value!r:.200}") from error
+        raise BadMask(f"is not an array of numbers: {value!r:.200}") from error
     if mask.shape != (size,):
         of = f"{size} actions" if len(branches) == 1 else f"{size} choices in branches of {tuple(branches)}"
-        raise BadMask(f"has shape {mask.shape}, but there are {of}, so it must have shape ({size},)")
+        raise BadMask(f"has shape {mask.shape}, but it must have shape ({size},), because there are {of}")
     if mask.dtype != np.bool_:
         if mask.dtype.kind not in "iuf" or not np.isin(mask, (0, 1)).all():
-            raise BadMask(f"is {value!r:.200}, but it must hold 1 for an action that is allowed, and 0 for others")
+            raise BadMask(f"is {value!r:.200}, but it must hold 1 for each allowed action and 0 for the others")
         mask = mask.astype(bool)
     empty = [branch for branch, part in enumerate(np.split(mask, np.cumsum(branches)[:-1])) if not part.any()]
     if not empty:
         return mask
-    if over:
+    if terminated:
         return np.ones(size, bool)
     what = "action" if len(branches) == 1 else f"choice in branch {empty[0]}"
-    raise BadMask(f"allows no {what}, but must allow one until the episode has terminated: {mask.astype(int).tolist()}")
+    raise BadMask(
+        f"allows no {what}, but must allow at least one until the episode terminates: {mask.astype(int).tolist()}"
+    )
 
 
-def draw(rng: np.random.Generator, mask: Array, branches: Sequence[int]) -> Array:
-    """Uniform draws (N, A), float32 indices, among what each row of the mask (N, K) allows in each branch."""
+def sample(rng: np.random.Generator, mask: Array, branches: Sequence[int]) -> Array:
+    """Samples action indices (N, A) float32, uniformly among those that each row of the mask (N, K) allows."""
     action = np.empty((len(mask), len(branches)), np.float32)
     for branch, part in enumerate(np.split(mask, np.cumsum(branches)[:-1], axis=1)):
         rank = (rng.random(len(mask)) * part.sum(1)).astype(np.int64)
@@ -62,10 +64,12 @@ def draw(rng: np.random.Generator, mask: Array, branches: Sequence[int]) -> Arra
     return action
 
 
-def given(mask: Any, raw: Any, count: int, spec: EnvSpec, name: str, over: Sequence[bool] = ()) -> Array | None:
-    """The mask (N, K) of `count` observations that a user passed, or that a Dict observation holds; None without any.
+def read_masks(
+    mask: Any, raw: Any, count: int, spec: EnvSpec, name: str, terminated: Sequence[bool] = ()
+) -> Array | None:
+    """The checked mask (N, K) of `count` observations: `mask`, or the one in a Dict observation; None if unmasked.
 
-    raw: the observation, or a stack of them. name: what the mask is called in errors. over: as for `as_mask`, by row.
+    raw: the observation, or a stack of them. name: of the mask, in errors. terminated: as for `as_mask`, per row.
     """
     if mask is None and spec.mask_from == "observation":
         mask = raw[spec.mask_key] if isinstance(raw, dict) else None
@@ -74,23 +78,23 @@ def given(mask: Any, raw: Any, count: int, spec: EnvSpec, name: str, over: Seque
             return None
         where = "observation" if spec.mask_from == "observation" else "info"
         raise UsageError(
-            f"{name} is missing, but the policy acts under a mask: pass {name}={where}[{spec.mask_key!r}] of the "
+            f"{name} is missing, but this policy needs an action mask; pass {name}={where}[{spec.mask_key!r}] of the "
             "same observation"
         )
     if not spec.counts:
-        raise UsageError(
-            f"{name} was given, but {spec.name} has Box actions, of which none can be masked; leave it out"
-        )
+        raise UsageError(f"{name} was given, but {spec.name} has Box actions, which cannot be masked; leave {name} out")
     try:
         rows = [mask] if count == 1 and np.ndim(mask) == 1 else list(mask)
         if len(rows) != count:
-            raise BadMask(f"has {len(rows)} rows for {count} observations, but each must have one")
-        return np.stack([as_mask(row, spec.counts, bool(len(over)) and bool(over[at])) for at, row in enumerate(rows)])
+            raise BadMask(f"has {len(rows)} rows, but it must have one row for each of the {count} observations")
+        return np.stack(
+            [as_mask(row, spec.counts, bool(len(terminated)) and bool(terminated[at])) for at, row in enumerate(rows)]
+        )
     except (TypeError, BadMask) as error:
         raise UsageError(f"{name} {error}") from error
 
 
 def permits(mask: Array, action: Array, branches: Sequence[int]) -> bool:
-    """Whether every action, indices (N, A), is one that its row of the mask (N, K) allows."""
+    """Whether the mask (N, K) allows all actions, indices (N, A)."""
     starts = np.cumsum((0, *branches[:-1]))
     return bool(np.take_along_axis(mask, starts + action.astype(np.int64), 1).all())

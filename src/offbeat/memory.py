@@ -1,7 +1,7 @@
-"""Memory that several processes see: it has no name anywhere, and goes with the last process that holds it.
+"""Anonymous shared memory, which is freed when the last process that uses it ends, and checks of the memory size.
 
-Also how much memory there is. A ring takes up room only as it is filled, so the system itself refuses one that is too
-large hours later, by ending the run.
+A replay ring uses memory only as it fills. Without a check before the start, the system would kill a run with too large
+a ring hours later.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 
 from offbeat.errors import UsageError
 
-_ORDERED = platform.machine().lower() in ("x86_64", "amd64")
+_STORES_IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 _barrier = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Memory:
-    """So many bytes behind a file descriptor, which a child process inherits under the same number."""
+    """`nbytes` of memory behind a file descriptor. A child process inherits it under the same descriptor number."""
 
     descriptor: int
     nbytes: int
 
     @classmethod
     def create(cls, nbytes: int) -> Memory:
-        """Zeros, which take up room only once they are written."""
+        """New memory, filled with zeros. Pages use physical memory only once they are written."""
         if os.name != "posix":
-            raise UsageError("collector processes need Linux or macOS; use collectors=0, which collects in one process")
+            raise UsageError("collector processes need Linux or macOS; use collectors=0 to collect in process")
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("offbeat")
         else:
@@ -46,33 +46,33 @@ class Memory:
         return mmap.mmap(self.descriptor, self.nbytes)
 
     def close(self) -> None:
-        """Gives up the descriptor; what is mapped stays."""
+        """Closes the descriptor; existing mappings stay valid."""
         os.close(self.descriptor)
 
 
 def check_fits(what: str, nbytes: int, *, filled: int | None = None) -> None:
-    """Raises UsageError where `nbytes` are more than there is in all, or those that will be `filled` than are free."""
-    total, free = extent()
+    """Raises UsageError if `nbytes` exceeds the total memory, or `filled` (default nbytes) exceeds the free memory."""
+    total, free = total_and_free()
     if nbytes > total:
-        raise UsageError(f"{what} needs {_gib(nbytes)} of memory, and there are {_gib(total)} in all; use less")
+        raise UsageError(f"{what} needs {_gib(nbytes)} of memory, but the machine has only {_gib(total)}; use less")
     needed = nbytes if filled is None else filled
     if needed > free:
         raise UsageError(
-            f"{what} needs {_gib(needed)} of memory, of which {_gib(free)} are free; use less, or end other programs"
+            f"{what} needs {_gib(needed)} of memory, but only {_gib(free)} are free; use less, or end other programs"
         )
 
 
-def extent() -> tuple[int, int]:
-    """Bytes of memory in all and free, of the machine or of the container that we are in; endless where unknown."""
+def total_and_free() -> tuple[int, int]:
+    """Total and free memory in bytes, of the machine or its container; sys.maxsize where unknown."""
     total = free = sys.maxsize
-    with contextlib.suppress(OSError, ValueError, LookupError):  # another system
+    with contextlib.suppress(OSError, ValueError, LookupError):  # not Linux
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         numbers = {
             name: int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
         }
         total = numbers["MemTotal"] + numbers["SwapTotal"]
         free = numbers["MemAvailable"] + numbers["SwapFree"]
-    with contextlib.suppress(OSError, ValueError, LookupError):  # no container, or one without a limit
+    with contextlib.suppress(OSError, ValueError, LookupError):  # no container, or no limit
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())["inactive_file"]
@@ -85,12 +85,12 @@ def _gib(nbytes: int) -> str:
 
 
 def fence() -> None:
-    """Other processors see what was written before this no later than what is written after it.
+    """Memory barrier: other processors see writes made before it no later than writes made after it.
 
-    x86 keeps stores in order by itself. Elsewhere, taking and leaving a lock twice is a full barrier: the release of
-    the first and the acquisition of the second cannot change places.
+    x86 already keeps stores in order. On other processors, acquiring and releasing a lock twice is a full barrier: the
+    first release and the second acquisition cannot be reordered.
     """
-    if not _ORDERED:
+    if not _STORES_IN_ORDER:
         for _ in range(2):
             with _barrier:
                 pass

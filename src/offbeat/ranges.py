@@ -1,10 +1,11 @@
-"""Fields of settings: a default, a help text, and the range that a value must be in."""
+"""Fields of settings: a default, a help text, and the range of allowed values."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from offbeat.errors import UsageError
@@ -19,20 +20,27 @@ def setting(
     at_most: float | None = None,
     below: float | None = None,
     needs: str | None = None,
+    title: str | None = None,
 ) -> Any:
-    """A dataclass field with its help text and its range; ranges hold for every entry of a tuple, and not for None.
+    """A dataclass field with a help text and a range.
 
-    needs: another setting without which this one has nothing to act on.
+    The range applies to each entry of a tuple, and not to None. needs: a setting of the run that must be on, because
+    this one has no effect without it. title: the section of `--help`, where it is not the section of the group.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    held = {name: limit for name, limit in limits.items() if limit is not None}
-    metadata = {"help": help, "limits": held, "needs": needs}
+    set_limits = {name: limit for name, limit in limits.items() if limit is not None}
+    metadata = {"help": help, "limits": set_limits, "needs": needs, "title": title}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-_HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+def group(kind: type, **defaults: Any) -> Any:
+    """A dataclass field that holds a group of settings. Their keys have no prefix. defaults: where they differ."""
+    return dataclasses.field(default_factory=partial(kind, **defaults), metadata={"group": kind})
+
+
+_RULES: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "at_least": (lambda value, limit: value >= limit, "at least"),
     "above": (lambda value, limit: value > limit, "more than"),
     "at_most": (lambda value, limit: value <= limit, "at most"),
@@ -41,24 +49,28 @@ _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 
 def check_range(name: str, value: Any, limits: Mapping[str, float]) -> None:
-    """Raises UsageError where a number, or a number in a tuple, is not finite or is outside `limits`."""
+    """Raises UsageError if a number, or a number in a tuple, is not finite or is outside `limits`."""
     for entry in value if isinstance(value, tuple) else (value,):
         if not isinstance(entry, int | float) or isinstance(entry, bool):
             continue
         if isinstance(entry, float) and not math.isfinite(entry):
             raise UsageError(f"{name}={value!r} is out of range: it must be finite")
         for limit_name, limit in limits.items():
-            holds, words = _HOLDS[limit_name]
+            holds, words = _RULES[limit_name]
             if not holds(entry, limit):
                 raise UsageError(f"{name}={value!r} is out of range: it must be {words} {limit}")
 
 
 def check_ranges(config: Any) -> None:
-    """Raises UsageError for the first field whose value is outside the range that `setting` gave it."""
+    """Raises UsageError for the first field of a dataclass, or of its groups, whose value is out of range."""
     for each in dataclasses.fields(config):
-        check_range(each.name, getattr(config, each.name), each.metadata["limits"])
+        value = getattr(config, each.name)
+        if "group" in each.metadata:
+            check_ranges(value)
+        else:
+            check_range(each.name, value, each.metadata["limits"])
 
 
 def range_words(limits: Mapping[str, float]) -> str:
-    """The range in words, such as "at least 0, at most 1"; empty where every value is allowed."""
-    return ", ".join(f"{_HOLDS[name][1]} {limit}" for name, limit in limits.items())
+    """The range in words, such as "at least 0, at most 1"; empty if every value is allowed."""
+    return ", ".join(f"{_RULES[name][1]} {limit}" for name, limit in limits.items())

@@ -1,4 +1,4 @@
-"""Names for a user's own code: `module:attribute`, so that a run's config can find it again."""
+"""References to a user's code as `module:attribute`, so that a saved config can import it again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from offbeat.errors import UsageError
 
 
 def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]:
-    """The callable that `reference` names; callables pass through. The working directory is searched too."""
+    """Imports the callable that `reference` names; returns a callable as it is. Also searches the working directory."""
     if callable(reference):
         return _maker(reference, key)
+    value = find(reference, key)
+    if not callable(value):
+        raise UsageError(f"{key}={reference!r} is a {type(value).__name__}, not a callable")
+    return _maker(value, key)
+
+
+def find(reference: str, key: str) -> Any:
+    """The object that `module:attribute` names. The working directory is searched too. key: for errors."""
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(
@@ -34,25 +42,23 @@ def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]
         if not hasattr(value, part):
             raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}")
         value = getattr(value, part)
-    if not callable(value):
-        raise UsageError(f"{key}={reference!r} is a {type(value).__name__}, not a callable")
-    return _maker(value, key)
+    return value
 
 
 def _maker(value: Any, key: str) -> Callable[..., Any]:
-    """The callable, unless it is a network: those are callable too, and would be called with a spec as observation."""
+    """Returns the callable; raises UsageError for a network, which is callable, too, but takes observations."""
     if hasattr(value, "state_dict") and not isinstance(value, type):
         name = type(value).__name__
         raise UsageError(
-            f"{key} is a {name} that is made already, but each learner and each process makes its own: pass a function "
-            f"that makes it from the environment's sizes, such as {key}=lambda spec: {name}(...)"
+            f"{key} is an existing {name}, but each learner and each process must create its own; pass a function "
+            f"that creates it from the environment's sizes, such as {key}=lambda spec: {name}(...)"
         )
     made: Callable[..., Any] = value
     return made
 
 
 def name_of(function: str | Callable[..., Any] | None) -> str | None:
-    """`module:attribute` where `resolve` would find the same object again, else None (lambdas, closures, __main__)."""
+    """`module:attribute` if `resolve` finds the same object by it, else None (lambdas, closures, __main__)."""
     if function is None or isinstance(function, str):
         return function
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)

@@ -1,4 +1,4 @@
-"""Named random streams: separate, saved with every checkpoint, the same for every backend."""
+"""Named random streams: independent of each other, saved in checkpoints, and equal for every backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("initial", "acting", "sampling", "noise")
 class Streams:
     """One NumPy generator per purpose, all derived from the run's seed.
 
-    initial: first weights. acting: exploration. sampling: which rows an update sees. noise: an update's own draws.
+    initial: initial weights. acting: exploration. sampling: minibatches. noise: random numbers inside of updates.
     """
 
     def __init__(self, seed: int) -> None:
@@ -34,6 +34,6 @@ class Streams:
 
 
 def episode_seed(run_seed: int, env: int, episode: int, purpose: str = "train") -> int:
-    """The reset seed of one episode, so that any episode can be repeated; evaluation has seeds of its own."""
+    """The reset seed of one episode, so that any episode can be repeated. Each `purpose` has its own seeds."""
     entropy = [run_seed, zlib.crc32(purpose.encode()), env, episode]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0])

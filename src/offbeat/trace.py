@@ -1,8 +1,8 @@
-"""What each process of a run does when: spans and counters in one file that Perfetto and chrome://tracing open.
+"""Tracing: spans and counters of all processes of a run, in one file for Perfetto and chrome://tracing.
 
 The file is the array form of the Trace Event Format, one event per line. Every process appends whole lines to it. Times
-are microseconds since the file was begun: counted from 1970 they would leave a double, which viewers read them as, a
-quarter of a microsecond, and neighbours would seem to overlap.
+are microseconds since the file was created. Viewers read them as doubles: with microseconds since 1970, the resolution
+would be a quarter of a microsecond, and adjacent spans would seem to overlap.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ from offbeat import durable
 BUFFERED_EVENTS = 2_000
 BUFFERED_NANOSECONDS = 500_000_000
 CUDA_TRACK = 1_000_000_000
-"""Added to the process's id it numbers the track of its device, far above every thread: some viewers want tracks to be
-numbers, and no two of them the same in the whole file."""
+"""CUDA_TRACK + process id is the track number of a process's device, larger than any thread id. Some viewers need track
+numbers that are unique in the whole file."""
 
 _APPEND = os.O_WRONLY | os.O_APPEND
-_TAIL = 1 << 20  # bytes, more than any line has
+_TAIL = 1 << 20  # bytes, longer than any line
 _quoted = functools.lru_cache(maxsize=1024)(json.dumps)
 
 
 class Trace(Protocol):
-    """Where a process notes what it does: a `Tracer`, or `NO_TRACE`."""
+    """Records the spans and counters of a process: a `Tracer`, or `NO_TRACE`, which records nothing."""
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
-        """A span that lasts as long as the `with` block does; spans may be nested."""
+        """Records the `with` block as a span; spans may be nested."""
         ...
 
     def span(self, name: str, start: int, stop: int, cpu: tuple[int, int] | None = None) -> None:
-        """A span that was measured elsewhere, in nanoseconds of `time.monotonic_ns`.
+        """Records a span that was measured elsewhere, in nanoseconds of `time.monotonic_ns`.
 
         cpu: start and stop in nanoseconds of `time.thread_time_ns`.
         """
         ...
 
     def counter(self, name: str, value: float | Mapping[str, float]) -> None:
-        """A number as it is now, or several by name on one chart; what is not finite is left out."""
+        """Records the current value of a number, or of several by name in one chart; skips non-finite values."""
         ...
 
     def cuda(self, name: str) -> AbstractContextManager[None]:
-        """A span of what the device does with the work that the `with` block gives to it."""
+        """Records the time that the device spends on the work launched in the `with` block."""
         ...
 
     def flush(self) -> None:
-        """Hands everything to the operating system."""
+        """Writes all buffered events to the file."""
         ...
 
     def close(self) -> None:
-        """Flushes; what is recorded afterwards goes nowhere."""
+        """Flushes; later events are dropped."""
         ...
 
 
 class Tracer:
-    """Appends the events of this process to a trace file; one at a time in a process, for all of its threads.
+    """Appends the events of this process, of all its threads, to a trace file. Only one may be open per process.
 
-    process: its name, "learner" or "collector 0"; a process that replaces another may have the same.
+    process: its name, "learner" or "collector 0"; a process that replaces another one may have the same name.
     cpu: spans also carry the thread's CPU time, at more than twice the cost.
-    Events are kept for half a second at most, or as long as the span that is open then; `flush` before a long wait.
-    What writing them takes is a span itself, "trace".
+    Events are buffered for at most half a second, or until the open span ends; call `flush` before a long wait. The
+    time to write them is recorded as a span "trace".
     """
 
     def __init__(self, path: Path | str, process: str, *, cpu: bool = False) -> None:
         origin = _origin(path)
         if origin is None:
             origin = self.begin(path)
-        # The monotonic clock at time 0 of the file, by the clock on the wall: all that a reboot leaves to go by.
+        # The monotonic clock at time 0 of the file, from the wall clock: the monotonic clock restarts at a reboot.
         self._anchor = monotonic_ns() - max(0, time_ns() - origin)
         self._pid = os.getpid()
         self._events: list[tuple[str, int, int, int, tuple[int, int] | None]] = []
@@ -99,13 +99,13 @@ class Tracer:
 
     @staticmethod
     def begin(path: Path | str) -> int:
-        """Makes the file, or reopens that of a run that goes on; to be called before any process traces.
+        """Creates the file, or reopens the file of a resumed run. Call it before any process traces.
 
-        Returns the time 0 of the file, in nanoseconds since 1970.
+        Returns the file's time 0, in nanoseconds since 1970.
         """
         origin = _origin(path)
         if origin is not None:
-            _cut(path)
+            _drop_unfinished_line(path)
             return origin
         origin = time_ns()
         event = {"name": "begin", "ph": "i", "s": "g", "ts": 0, "pid": os.getpid(), "tid": threading.get_native_id()}
@@ -115,13 +115,13 @@ class Tracer:
 
     @staticmethod
     def end(path: Path | str) -> None:
-        """Makes the file whole JSON; to be called when no process traces any more.
+        """Completes the file to valid JSON. Call it when no process traces any more.
 
-        Does nothing where somebody has removed the file.
+        Does nothing if the file was removed.
         """
         if _origin(path) is None:
             return
-        _cut(path)
+        _drop_unfinished_line(path)
         last = _metadata("process_labels", "0", os.getpid(), threading.get_native_id(), labels="ended")
         descriptor = durable.open_regular(path, _APPEND)
         try:
@@ -146,11 +146,11 @@ class Tracer:
             self.flush()
 
     def cuda(self, name: str) -> AbstractContextManager[None]:
-        """As long as the work took on the device, on a track "cuda"; a plain span where there is no CUDA.
+        """Records the time that the work took on the device, on a track "cuda"; a normal span without CUDA.
 
-        Nothing waits for the device: its events are asked at later flushes, and what it has not done when the tracer
-        is closed is left out. A span stands where it can have begun at the earliest, after the one before it, so these
-        spans cannot be nested. Untested on a GPU.
+        It never waits for the device: later flushes query its events, and work that is unfinished when the tracer is
+        closed is left out. A span starts at the earliest possible time, after the previous one, so these spans cannot
+        be nested. Untested on a GPU.
         """
         event = self._cuda_event
         return self(name) if event is None else _CudaSpan(self._on_device, name, event)
@@ -162,7 +162,7 @@ class Tracer:
         return functools.partial(torch.cuda.Event, enable_timing=True) if torch.cuda.is_available() else None
 
     def flush(self) -> None:
-        with self._lock:  # other threads go on recording meanwhile, behind what is taken here
+        with self._lock:  # other threads keep appending events behind those taken here
             events, counts = self._events[:], self._counts[:]
             del self._events[: len(events)], self._counts[: len(counts)]
             self._write([self._span_line(*event) for event in events] + [self._count_line(*count) for count in counts])
@@ -225,7 +225,7 @@ class _Span:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tracer.span(self._name, self._start, monotonic_ns())
-        if kind is not None:  # perhaps nobody catches it
+        if kind is not None:  # the exception may end the process
             self._tracer.flush()
 
 
@@ -250,7 +250,7 @@ class _CpuSpan:
 
 
 class _CudaSpan:
-    """given: when the device was given the work. start, stop: its events, which it reaches later."""
+    """given: when the work was launched. start, stop: CUDA events, which the device reaches later."""
 
     __slots__ = ("_on_device", "given", "name", "start", "stop")
 
@@ -271,7 +271,7 @@ class _CudaSpan:
 
 
 class _Thread(threading.local):
-    """The track of the thread that looks; a thread that looks for the first time is put down under its name."""
+    """The track of the current thread. The first access in a thread registers its name in `new_tracks`."""
 
     def __init__(self, new_tracks: dict[int, str]) -> None:
         self.track = threading.get_native_id()
@@ -294,7 +294,7 @@ _NO_SPAN = _NoSpan()
 
 
 class _NoTrace:
-    """Notes nothing."""
+    """Records nothing."""
 
     __slots__ = ()
 
@@ -327,15 +327,15 @@ def _metadata(kind: str, microseconds: str, pid: int, track: int, **arguments: s
 
 
 def _sort_index(process: str) -> int:
-    """The learner first, then what has a name alone, then what is numbered, by its number."""
+    """The learner first, then processes without a number, then numbered processes by number."""
     number = process.rpartition(" ")[2]
     return 0 if process == "learner" else 2 + int(number) if number.isdecimal() else 1
 
 
 def _append(descriptor: int, lines: list[str]) -> None:
-    """Writes whole lines in one call, between which and another process's the system lets nothing come.
+    """Appends whole lines in one system call, so that lines of several processes do not mix.
 
-    Where the system takes less than the whole, the rest follows.
+    After a partial write, further calls write the rest.
     """
     rest = memoryview("".join(lines).encode())
     while rest:
@@ -343,7 +343,7 @@ def _append(descriptor: int, lines: list[str]) -> None:
 
 
 def _origin(path: Path | str) -> int | None:
-    """When the file was begun, in nanoseconds since 1970; None where there is no file, or not even its first event."""
+    """The file's time 0, in nanoseconds since 1970; None if there is no file, or no first event in it."""
     try:
         with os.fdopen(durable.open_regular(path, os.O_RDONLY), "rb") as file:
             bracket, event = file.readline(), file.readline()
@@ -352,8 +352,8 @@ def _origin(path: Path | str) -> int | None:
         return None
 
 
-def _cut(path: Path | str) -> None:
-    """Drops what follows the last event with its comma: how a file ends, or a line that a crash tore."""
+def _drop_unfinished_line(path: Path | str) -> None:
+    """Drops everything after the last complete event: the closing bracket, or a partial line after a crash."""
     with os.fdopen(durable.open_regular(path, os.O_RDWR), "r+b") as file:
         start = max(0, file.seek(0, os.SEEK_END) - _TAIL)
         file.seek(start)

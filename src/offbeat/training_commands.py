@@ -1,4 +1,4 @@
-"""The words after `offbeat train` and `offbeat resume`: flags, files and presets to settings, and their help."""
+"""Arguments and help of `offbeat train` and `offbeat resume`: flags, config files and presets become settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from offbeat import presets
 from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.registry import find
 from offbeat.coercion import lost
 from offbeat.errors import UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after
@@ -18,7 +19,6 @@ from offbeat.help_groups import grouped
 from offbeat.ranges import setting
 from offbeat.settings import (
     Setting,
-    algorithm_named,
     assemble,
     make,
     merge,
@@ -32,75 +32,76 @@ from offbeat.settings import (
 )
 from offbeat.yamltext import load_yaml
 
-DEBUG_HELP = "Show the traceback of an error."
-LAYERS_HELP = "Flags win over the file of --config, the file over the environment's preset, that over the defaults."
-RESUME_HELP = "Which checkpoint: latest, or its name under checkpoints/. (The best one holds no replay.)"
-TOTAL_HELP = "a total that counts those already done, not an addition."
+DEBUG_HELP = "Print the traceback of an error."
+PRECEDENCE_HELP = "Precedence: flags, then the --config file, then the preset of the environment, then the defaults."
+RESUME_CHECKPOINT_HELP = (
+    "Checkpoint to resume from: latest, or its name under checkpoints/. `best` has no replay and cannot be resumed."
+)
+TOTAL_HELP = "The number is a total that includes what is already done, not an addition."
 TOTALS = ("total_steps", "total_updates")
-BOX, CHOICES = "HalfCheetah-v5", "CartPole-v1"
-EXAMPLES = {"dqn": CHOICES, "ppo": CHOICES, "appo": CHOICES}
-"""The environment of an algorithm's examples; HalfCheetah for all others."""
+CONTINUOUS_EXAMPLE, DISCRETE_EXAMPLE = "HalfCheetah-v5", "CartPole-v1"
+"""Environment in the examples of the help: CartPole for Discrete actions and for rollouts."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    config: str | None = setting(None, "YAML file with settings; flags win over it, and it wins over the preset.")
+    config: str | None = setting(None, "YAML file with settings. Flags override it; it overrides the preset.")
     debug: bool = setting(False, DEBUG_HELP)
 
 
 def read_train(algorithm: str, argv: Sequence[str]) -> Config:
-    """The config that the flags of `train` describe: flags over the file of --config over the preset."""
+    """The config of a run, from flags, the --config file, the preset and the defaults, in this order of precedence."""
     own = settings_of(TrainOptions)
     _, given = parse(f"train {algorithm}", argv, _train_groups(algorithm), None)
-    options = make(TrainOptions, read(own, _of_command(TrainOptions, given)))
+    options = make(TrainOptions, read(own, _take(TrainOptions, given)))
     from_file, complete = _read_file(algorithm, options.config)
     from_flags = read(train_settings(algorithm), given, flag)
     if complete and from_flags.get("preset") is not None:
         raise UsageError(
-            f"--preset={from_flags['preset']} would set nothing: {options.config} is the record of a run and holds "
-            "every setting; leave one of the two out"
+            f"--preset={from_flags['preset']} has no effect with --config {options.config}: this config.yaml of a "
+            "run sets everything; leave out one of the two"
         )
     config = (assemble if complete else presets.assemble)(algorithm, from_file, from_flags, spell=flag)
-    if not config.run.env:
+    if not config.run.environment.env:
         raise UsageError("--env is missing; give a Gymnasium id such as --env Pendulum-v1, or module:factory")
     return config
 
 
 def show_train_help(algorithm: str, argv: Sequence[str]) -> None:
     """Prints the flags of `train ALGO` in groups, below three examples."""
-    owner = algorithm_named(algorithm)
-    env = EXAMPLES.get(algorithm, BOX)
+    record = find(algorithm)
+    env = CONTINUOUS_EXAMPLE if "box" in record.actions and record.learns_from == "replay" else DISCRETE_EXAMPLE
     examples = [
         f"offbeat train {algorithm} --env {env}",
         f"offbeat train {algorithm} --env {env} --num-envs 8 --collectors 2 --total-steps 200000 --seed 3",
         f"offbeat train {algorithm} --env my_package:make --env-kwargs size=3 --hidden 128 128 --learning-rate 3e-4",
     ]
-    description = "\n\n".join([*examples, f"{first_line(owner)} {LAYERS_HELP}"])
+    description = "\n\n".join([*examples, f"{record.description} {PRECEDENCE_HELP}"])
     show_help(f"train {algorithm}", description, _train_groups(algorithm), _help_values(algorithm, argv), None)
 
 
-RESUME_DESCRIPTION = "Goes on with a run from its checkpoint."
+RESUME_DESCRIPTION = "Resume a run from a checkpoint."
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    checkpoint: str = setting("latest", RESUME_HELP)
+    checkpoint: str = setting("latest", RESUME_CHECKPOINT_HELP)
     debug: bool = setting(False, DEBUG_HELP)
 
 
 def read_resume(argv: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
-    """The run, the checkpoint and the settings that `resume` is to change."""
-    algorithm, _ = _recorded(argv)
+    """The run, the checkpoint and the settings to change."""
+    algorithm, _ = _recorded_settings(argv)
     run, given = parse("resume", argv, _resume_groups(algorithm), "RUN")
-    options = make(ResumeOptions, read(settings_of(ResumeOptions), _of_command(ResumeOptions, given), flag))
-    return run, options.checkpoint, read(_changeable(algorithm), given, flag)
+    options = make(ResumeOptions, read(settings_of(ResumeOptions), _take(ResumeOptions, given), flag))
+    return run, options.checkpoint, read(_known_settings(algorithm), given, flag)
 
 
 def show_resume_help(argv: Sequence[str]) -> None:
-    """Prints the flags of `resume`; where RUN is among the words, with all settings of the run and their values."""
-    algorithm, values = _recorded(argv)
-    more = "" if algorithm else " offbeat resume RUN --help shows the run's own values, and its algorithm's settings."
-    text = f"{RESUME_DESCRIPTION} Settings that are given change from there on; what cannot change is refused.{more}"
+    """Prints the flags of `resume`. If `argv` contains RUN, they include the settings of the run with their values."""
+    algorithm, values = _recorded_settings(argv)
+    hint = "" if algorithm else " offbeat resume RUN --help shows the values of the run and the flags of its algorithm."
+    text = f"{RESUME_DESCRIPTION} Flags change settings from that checkpoint on; fixed settings are refused.{hint}"
     from offbeat.run.changes import FIXED
 
     groups = {
@@ -110,48 +111,44 @@ def show_resume_help(argv: Sequence[str]) -> None:
     show_help("resume", text, groups, values, "RUN")
 
 
-def _recorded(argv: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """Algorithm and settings of the run that is named among the words; none where there is none that can be read."""
+def _recorded_settings(argv: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """Algorithm and settings in the config.yaml of the run that `argv` names; (None, {}) if there is none to read."""
     for word in (word for word in argv if not word.startswith("-") and (Path(word) / "config.yaml").is_file()):
-        with contextlib.suppress(UsageError):  # the record is for people: the checkpoint says what the run is
+        with contextlib.suppress(UsageError):  # config.yaml is only a record; resume reads the checkpoint
             mapping = read_yaml(Path(word) / "config.yaml")
             algorithm = str(mapping.pop("algorithm", ""))
-            algorithm_named(algorithm)
+            find(algorithm)
             kept = {name: value for name, value in mapping.items() if lost(value) is None and name != "quiet"}
             return algorithm, read(train_settings(algorithm), kept)
     return None, {}
 
 
-def _changeable(algorithm: str | None) -> tuple[Setting, ...]:
+def _known_settings(algorithm: str | None) -> tuple[Setting, ...]:
     return settings_of(Run) if algorithm is None else train_settings(algorithm)
 
 
 def _resume_groups(algorithm: str | None) -> Groups:
     own = own_settings(algorithm) if algorithm is not None else ()
     run = [
-        dataclasses.replace(each, help=f"{each.help} This is {TOTAL_HELP}") if each.name in TOTALS else each
+        dataclasses.replace(each, help=f"{each.help} {TOTAL_HELP}") if each.name in TOTALS else each
         for each in (settings_of(Run) if algorithm is None else run_settings(algorithm))
     ]
-    return {"": settings_of(ResumeOptions), **grouped(run, algorithm or "", own)}
+    return {"": settings_of(ResumeOptions), **grouped(run, find(algorithm).name if algorithm else "", own)}
 
 
-def _of_command(options: type, given: dict[str, Any]) -> dict[str, Any]:
-    """The flags of the command itself, which leave `given`."""
+def _take(options: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Removes the flags of `options` from `given` and returns them."""
     return {each.name: given.pop(each.name) for each in settings_of(options) if each.name in given}
 
 
-def first_line(owner: type) -> str:
-    return (owner.__doc__ or "").splitlines()[0]
-
-
 def _read_file(algorithm: str, path: str | None) -> tuple[dict[str, Any], bool]:
-    """The settings in a file, if there is one, and whether a run wrote it: then it leaves nothing to a preset."""
+    """The settings in the file, and whether a run wrote it; such a file sets everything, so no preset applies."""
     if path is None:
         return {}, False
     mapping = load_yaml(path)
     complete = mapping.pop("versions", None) is not None
     if mapping.pop("algorithm", algorithm) != algorithm:
-        raise UsageError(f"{path} holds settings of another algorithm than {algorithm}; see its line `algorithm:`")
+        raise UsageError(f"{path} has settings of another algorithm than {algorithm}; see its line `algorithm:`")
     try:
         return read(train_settings(algorithm), mapping), complete
     except UsageError as error:
@@ -159,13 +156,16 @@ def _read_file(algorithm: str, path: str | None) -> tuple[dict[str, Any], bool]:
 
 
 def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
-    """What stands in the help for the defaults: the file of --config over the preset, where there are such."""
+    """Values that the help shows as defaults: those of the --config file, then those of the preset."""
     values, complete = _read_file(algorithm, value_after(argv, "--config"))
     given = {name: value for name in ("env", "preset") if (value := value_after(argv, flag(name))) is not None}
     asked = read(train_settings(algorithm), given, flag)
-    [values] = spread_rate(algorithm_named(algorithm), [values])
+    [values] = spread_rate(find(algorithm).config, [values])
     return values if complete else merge(presets.pick(algorithm, values | asked, flag)[1], values)
 
 
 def _train_groups(algorithm: str) -> Groups:
-    return {"": settings_of(TrainOptions), **grouped(run_settings(algorithm), algorithm, own_settings(algorithm))}
+    return {
+        "": settings_of(TrainOptions),
+        **grouped(run_settings(algorithm), find(algorithm).name, own_settings(algorithm)),
+    }

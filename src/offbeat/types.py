@@ -1,9 +1,8 @@
-"""The values that travel along the data's path. Shapes are documented here, once.
+"""The data types that pass between environments, collectors, replay and learners, with their shapes.
 
 B batch, T time, N environments, R rows, A action size, O observation size, S privileged state size, E critics.
-Everywhere except inside an environment, Box actions are in [-1, 1], and Discrete, MultiDiscrete and MultiBinary ones
-are indices from 0. Rewards are what the environment paid, after shaping. K is the size of a mask (see `masks`), 0 where
-there is none.
+K is the size of an action mask (see `masks`), 0 without masks. Outside of environments, Box actions are in [-1, 1], and
+Discrete, MultiDiscrete and MultiBinary actions are indices from 0. Rewards are the environment's, after shaping.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from offbeat.layout import Layout, Leaf
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
-"""Flat names such as `actor/0/weight` to arrays: weights (in, out), critics (E, in, out), normalisers beside them."""
+"""Flat names such as `actor/0/weight` to arrays: weights (in, out), critics (E, in, out), and normaliser statistics."""
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a policy, a replay and a learner need to know of an environment, without the environment.
+    """The properties of an environment that policies, replay and learners need.
 
-    action_low, action_high: (A,) the environment's own bounds. action_shape, action_dtype: what `step` is given.
-    choices: how many Discrete actions there are, or None; actions are then their indices 0..choices-1, with A = 1, and
-    `action_low` is what the environment calls the first one.
-    branches: how many choices each of the A independent actions of a MultiDiscrete space has (MultiBinary: 2 each), in
-    the order of the flattened `action_shape`; () for every other space. Actions are then float32 indices (..., A), that
-    of branch i in 0..branches[i]-1, and `action_low` (A,) is what the environment calls the first one of each.
-    state: layout of the privileged state that only the critic sees, or None; `state_from` is "observation" (the key was
-    taken out of `layout`) or "info". mask_key, mask_from: the same for the mask of allowed actions. max_episode_steps:
-    the limit after which an episode is truncated, if any.
+    action_low, action_high: (A,) the environment's bounds. action_shape, action_dtype: of the action that `step` takes.
+    choices: the number of Discrete actions, or None. Actions are then indices 0..choices-1, with A = 1, and
+    `action_low` is the environment's own number of the first action.
+    branches: the number of choices of each of the A independent actions of a MultiDiscrete space (MultiBinary: 2 each),
+    in the order of the flattened `action_shape`; () for every other space. Actions are then float32 indices (..., A),
+    branch i in 0..branches[i]-1, and `action_low` (A,) is the environment's own number of the first choice of each.
+    state: layout of the privileged state, which only the critic gets, or None. state_from: "observation" (the key is
+    not part of `layout`) or "info". mask_key, mask_from: the same for the action mask. max_episode_steps: the number of
+    steps after which an episode is truncated, or None.
     """
 
     name: str
@@ -66,7 +65,7 @@ class EnvSpec:
             return Layout(tuple(Leaf(**leaf) for leaf in leaves))
 
         tuples = {name: tuple(values[name]) for name in ("action_low", "action_high", "action_shape")}
-        tuples["branches"] = tuple(values.get("branches", ()))  # specs that were saved before there were any have none
+        tuples["branches"] = tuple(values.get("branches", ()))  # absent in old saved specs
         state = None if values["state"] is None else layout(values["state"])
         return cls(**{**values, **tuples, "layout": layout(values["layout"]), "state": state})
 
@@ -87,7 +86,7 @@ class EnvSpec:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many choices each action has: `branches`, or (choices,); () for Box actions."""
+        """The number of choices of each action: `branches`, or (choices,); () for Box actions."""
         return self.branches if self.choices is None else (self.choices,)
 
     @property
@@ -95,9 +94,9 @@ class EnvSpec:
         return 0 if self.mask_key is None else sum(self.counts)
 
     def random_actions(self, rng: np.random.Generator, count: int, mask: Array | None = None) -> Array:
-        """Uniform actions (count, A), float32; with a mask (count, K), among those that it allows."""
+        """Uniform random actions (count, A), float32; only those that the mask (count, K) allows, if there is one."""
         if mask is not None:
-            return masks.draw(rng, mask, self.counts)
+            return masks.sample(rng, mask, self.counts)
         if self.choices is not None:
             return rng.integers(self.choices, size=(count, 1)).astype(np.float32)
         if self.branches:
@@ -105,17 +104,17 @@ class EnvSpec:
         return rng.uniform(-1.0, 1.0, (count, self.action_size)).astype(np.float32)
 
     def to_environment(self, action: Array) -> Array:
-        """Actions (..., A) to the environment's own (..., *action_shape), in its dtype.
+        """Converts actions (..., A) to the environment's format (..., *action_shape), in its dtype.
 
-        Those in [-1, 1] are scaled to the bounds, and beyond goes to the bound; indices are counted from `action_low`.
+        Box actions are scaled from [-1, 1] to the bounds and clipped to them; `action_low` is added to indices.
         """
         if self.choices is not None:
             return action[..., 0].astype(self.action_dtype) + np.asarray(self.action_low[0], self.action_dtype)
         if self.branches:
-            named = action.astype(self.action_dtype) + np.asarray(self.action_low, self.action_dtype)
-            return named.reshape(action.shape[:-1] + self.action_shape)
+            shifted = action.astype(self.action_dtype) + np.asarray(self.action_low, self.action_dtype)
+            return shifted.reshape(action.shape[:-1] + self.action_shape)
         low, high, centre, half = self._scaling
-        # Clipping the result, not the action: rounding in the scaling then cannot leave the bounds either.
+        # Clip the result, not the action: rounding in the scaling could otherwise exceed the bounds.
         scaled = action.astype(np.float64)
         scaled *= half
         scaled += centre
@@ -141,9 +140,9 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Observation:
-    """What N environments show. vector (N, O), state (N, S): float32, S = 0 if there is none. images: (N, ...).
+    """Observations of N environments. vector (N, O), state (N, S): float32, S = 0 without a state. images: (N, ...).
 
-    mask (N, K) bool: the actions that are allowed; None where there is no mask.
+    mask (N, K) bool: the allowed actions; None without masks.
     """
 
     vector: Array
@@ -154,9 +153,9 @@ class Observation:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: which environment and episode, what it returned (unshaped), how long it was.
+    """A finished episode: environment, episode number, return (before shaping) and length in steps.
 
-    success: what `is_success` or `success` of its final info says; None where there is neither. info: that final info.
+    success: `is_success` or `success` of the final info; None if it has neither. info: the final info.
     """
 
     env: int
@@ -168,8 +167,8 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Contained:
-    """A fault that ended an environment's episode and not the run. env: its row in the vector."""
+class RecoveredFault:
+    """A fault that ended an environment's episode but not the run. env: the environment's row in the vector."""
 
     env: int
     kind: Literal["raised", "hung", "not finite"]
@@ -180,12 +179,12 @@ class Contained:
 class Step:
     """One step of N environments.
 
-    observation: to act on next (the first of a new episode where one ended). next: the true successor of what was acted
-    on (the final observation where an episode ended). reward (N,) float64; terminated, truncated (N,) bool.
-    valid (N,) bool: False where the call made no transition: it only reset an environment, or its step faulted.
-    episode, step (N,) int64: the episode that the row belongs to and its place in it, from 0.
-    finished: the episodes that ended, one for each row where a flag is set: where it is empty, no flag is.
-    faults: what was contained since the step before; a reset that faulted leaves the row of its step valid.
+    observation: the input of the next action (the first observation of a new episode where one ended). next: the true
+    next observation of this step (the final observation where an episode ended). reward (N,) float64; terminated,
+    truncated (N,) bool. valid (N,) bool: False where there is no transition, because the call only reset the
+    environment, or because its step faulted. episode, step (N,) int64: the row's episode and its index there, from 0.
+    finished: the episodes that ended, one per row with a flag set; () if no flag is set.
+    faults: the faults since the previous step. A fault in a reset leaves the row of the step before it valid.
     """
 
     observation: Observation
@@ -197,7 +196,7 @@ class Step:
     episode: Array
     step: Array
     finished: tuple[Episode, ...] = ()
-    faults: tuple[Contained, ...] = ()
+    faults: tuple[RecoveredFault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,10 +218,10 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a row, from which chunk, shard and segment are built.
+    """The fields of a row, which define the format of chunks, shards and segments.
 
-    float32 and bool fields and single numbers of any dtype are packed side by side into one `row`, so that a batch is
-    one gather and a write one copy; images and other arrays stand beside it.
+    float32 and bool fields and single numbers of any dtype are packed into one `row`, so that reading a batch is one
+    gather and a write is one copy. Images and other arrays are `unpacked`: stored as separate columns.
     """
 
     fields: tuple[Field, ...]
@@ -238,17 +237,17 @@ class Schema:
         return tuple(each.name for each in self.fields)
 
     @property
-    def beside(self) -> tuple[Field, ...]:
+    def unpacked(self) -> tuple[Field, ...]:
         return tuple(each for each in self.fields if not each.packed)
 
     @property
     def row(self) -> np.dtype[Any]:
-        """The packed fields as one structured dtype; schemas with the same fields share the object."""
+        """The packed fields as one structured dtype; schemas with equal fields share the dtype object."""
         return _row(self.fields)
 
     @classmethod
     def transitions(cls, spec: EnvSpec, extras: tuple[Field, ...] = ()) -> Schema:
-        """Self-contained transition rows for an environment; images stand in their own dtype beside the vectors."""
+        """The schema of an environment's transitions; each row includes its next observation."""
         observation, state = (spec.observation_size,), (spec.state_size,)
         fields = [
             Field("obs", observation, "float32"),
@@ -275,7 +274,7 @@ class Schema:
 
 @cache
 def _row(fields: tuple[Field, ...]) -> np.dtype[Any]:
-    """The packed fields side by side: the widest numbers first, each aligned to its own size."""
+    """The structured dtype of the packed fields: widest numbers first, each aligned to its own size."""
     packed = [each for each in fields if each.packed]
     packed.sort(key=lambda each: -np.dtype(each.dtype).itemsize)
     formats = [np.dtype((each.dtype, each.shape)) for each in packed]
@@ -292,38 +291,37 @@ def _row(fields: tuple[Field, ...]) -> np.dtype[Any]:
 
 
 Packed = tuple[np.dtype[Any], bytes | memoryview, int, Mapping[str, Array]]
-"""Packed rows: the schema's `row`, that many bytes for each, end to end, how many, and the columns beside them."""
+"""Packed rows: the schema's `row` dtype, the rows' bytes, the number of rows, and the unpacked columns."""
 
 
 class Columns(Mapping[str, Array]):
-    """Packed rows by column, each cut out when it is asked for; read-only."""
+    """A read-only view of packed rows by column; each column is extracted on access."""
 
     def __init__(self, packed: Packed) -> None:
-        self._row, self._data, self._count, self._beside = packed
+        self._row, self._data, self._count, self._unpacked = packed
 
     def __getitem__(self, name: str) -> Array:
-        if name in self._beside:
-            return self._beside[name]
+        if name in self._unpacked:
+            return self._unpacked[name]
         if name not in (self._row.names or ()):
             raise KeyError(name)
         return np.ndarray(self._count, self._row, self._data)[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._row.names or ()
-        yield from self._beside
+        yield from self._unpacked
 
     def __len__(self) -> int:
-        return len(self._row.names or ()) + len(self._beside)
+        return len(self._row.names or ()) + len(self._unpacked)
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows in the order in which they were made; `columns[name]` is (R, *field.shape).
+    """Rows in the order in which they were collected; `columns[name]` is (R, *field.shape).
 
-    rows: packed, or by column, to be packed where they are written. A row is named (worker, boot, sequence):
-    `sequence` is the first row's, the others follow. finished: the episodes that ended in these rows. calls: vector
-    steps taken, also those that gave no row. Made in every step, so it is not frozen, which would take five times as
-    long.
+    rows: packed, or by column. A row's unique id is (worker, boot, sequence); `sequence` is that of the first row, and
+    the following rows count on from it. finished: the episodes that ended in these rows. calls: vector steps taken,
+    including those without a row. Not frozen: one is created per step, and a frozen dataclass takes five times as long.
     """
 
     rows: Packed | Mapping[str, Array]
@@ -341,21 +339,32 @@ class Chunk:
         return self.rows[2] if isinstance(self.rows, tuple) else len(next(iter(self.rows.values())))
 
 
-@dataclass(slots=True)
-class Transitions:
-    """A batch for an off-policy learner. reward, discount (B,): the n-step sum and gamma^k, 0 after termination.
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """K batches of B rows each, for K updates in a row.
 
-    obs, next_obs (B, O); action (B, A); state, next_state (B, S). `rows` (B,) int64 names the first row of each. mask,
-    next_mask (B, K) bool, or None where there are no masks.
+    columns[name]: (K, B, *field.shape). Transitions have obs, action, reward, discount, next_obs; state and next_state,
+    mask and next_mask if the schema has them; and every other field that a policy stored. reward is the n-step sum,
+    discount gamma^k, 0 after termination. rows (K, B) int64: the replay index of the first row of each.
+    weight (K, B): importance weight of each row in the loss, or None. valid (K, B) bool: rows to use, or None for all.
     """
 
-    obs: Array
-    action: Array
-    reward: Array
-    discount: Array
-    next_obs: Array
-    state: Array
-    next_state: Array
+    columns: Mapping[str, Array]
     rows: Array
-    mask: Array | None = None
-    next_mask: Array | None = None
+    weight: Array | None = None
+    valid: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """T consecutive steps of N environments. columns[name]: (T, N, *field.shape). valid (T, N) bool: real rows."""
+
+    columns: Mapping[str, Array]
+    valid: Array
+
+    def chunk(self) -> Chunk:
+        """The valid rows in the order in which they were collected."""
+        return Chunk({name: np.asarray(column)[self.valid] for name, column in self.columns.items()})

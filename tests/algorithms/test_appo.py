@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, distributions, nn
 
+from driven_learner import Learner
 from offbeat.algorithms.configs import APPO, PPO
 from offbeat.algorithms.torch import appo
 from offbeat.algorithms.torch.batch import NO_MASK
-from offbeat.algorithms.torch.clipped import standardise
-from offbeat.algorithms.torch.networks import WithDeviation
-from offbeat.learn.rollouts import Experience, RolloutLearner
-from offbeat.types import EnvSpec
+from offbeat.algorithms.torch.losses import standardise
+from offbeat.algorithms.torch.networks import WithLogStd
+from offbeat.types import EnvSpec, RolloutBatch
 from small_rollouts import BOX, BRANCHES, CHOICE, STATE, make, moved, prepared, rollout, turn
 from specs import choice_spec
 
@@ -44,12 +44,12 @@ objectives = pytest.mark.parametrize(
 )
 
 
-def learner_of(policy: str, settings: dict[str, Any]) -> RolloutLearner:
+def learner_of(policy: str, settings: dict[str, Any]) -> Learner:
     spec, own = POLICIES[policy]
     return moved(make(spec=spec, **own, **settings))
 
 
-def minibatch(learner: RolloutLearner, seed: int = 0, rows: int = ROWS) -> appo.Minibatch:
+def minibatch(learner: Learner, seed: int = 0, rows: int = ROWS) -> appo.Minibatch:
     """Random rows, near enough to the policy that some ratios are clipped and others are not."""
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     spec = learner.spec
@@ -73,7 +73,7 @@ def minibatch(learner: RolloutLearner, seed: int = 0, rows: int = ROWS) -> appo.
     )
 
 
-def likelihood(learner: RolloutLearner, actor: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def likelihood(learner: Learner, actor: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy (B,), by torch's distributions."""
     config, spec, out = learner.config, learner.spec, actor(obs)
     if spec.choices is not None:
@@ -83,38 +83,44 @@ def likelihood(learner: RolloutLearner, actor: nn.Module, obs: Tensor, action: T
         parts = [distributions.Categorical(logits=part) for part in out.split(spec.branches, 1)]
         of_each = [part.log_prob(index) for part, index in zip(parts, action.T, strict=True)]
         return torch.stack(of_each).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
-    mean, log_std = out.chunk(2, 1) if config.state_dependent_std else (out, actor.log_std)
+    mean, log_std = out.chunk(2, 1) if config.policy.state_dependent_std else (out, actor.log_std)
     drawn = distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
-    acted = distributions.TransformedDistribution(drawn, [distributions.TanhTransform()]) if config.squash else drawn
+    acted = (
+        distributions.TransformedDistribution(drawn, [distributions.TanhTransform()]) if config.policy.squash else drawn
+    )
     return acted.log_prob(action), drawn.entropy()
 
 
-def loss(learner: RolloutLearner, actor: nn.Module, critic: nn.Module, batch: appo.Minibatch) -> Tensor:
+def loss(learner: Learner, actor: nn.Module, critic: nn.Module, batch: appo.Minibatch) -> Tensor:
     """The objective of docs and papers, in plain words."""
     config = learner.config
     log_prob, entropy = likelihood(learner, actor, batch.obs, batch.action)
     ratio = (log_prob - batch.behaviour).exp()
     if isinstance(config, APPO):
-        ratio = ratio * torch.clamp((batch.behaviour - batch.reference).exp(), max=config.ratio_cap)
+        ratio = ratio * torch.clamp((batch.behaviour - batch.reference).exp(), max=config.correction.ratio_cap)
     advantage = batch.advantage
-    if config.normalise_advantages:
-        bar = config.advantage_rho_bar if isinstance(config, APPO) else 1.0
+    if config.returns.normalise_advantages:
+        bar = config.correction.advantage_rho_bar if isinstance(config, APPO) else 1.0
         weight = torch.clamp((batch.reference - batch.behaviour).exp(), max=bar)
         plain = batch.advantage / weight
         mean = (weight * plain).sum() / weight.sum()
         variance = (weight * (plain - mean) ** 2).sum() / weight.sum() * len(weight) / (len(weight) - 1)
         advantage = weight * (plain - mean) / (variance.sqrt() + 1e-8)
-    held = torch.clamp(ratio, 1 - config.clip, 1 + config.clip)
+    held = torch.clamp(ratio, 1 - config.objective.clip, 1 + config.objective.clip)
     policy = -torch.minimum(ratio * advantage, held * advantage).mean()
     value = critic(batch.obs, batch.state).squeeze(1)
     errors = (value - batch.target) ** 2
-    if config.value_clip is not None:
-        near = batch.value + torch.clamp(value - batch.value, -config.value_clip, config.value_clip)
+    if config.objective.value_clip is not None:
+        near = batch.value + torch.clamp(value - batch.value, -config.objective.value_clip, config.objective.value_clip)
         errors = torch.maximum(errors, (near - batch.target) ** 2)
-    return policy + config.value_coefficient * 0.5 * errors.mean() - config.entropy_coefficient * entropy.mean()
+    return (
+        policy
+        + config.objective.value_coefficient * 0.5 * errors.mean()
+        - config.objective.entropy_coefficient * entropy.mean()
+    )
 
 
-def copies(learner: RolloutLearner) -> tuple[nn.Module, nn.Module]:
+def copies(learner: Learner) -> tuple[nn.Module, nn.Module]:
     """Actor and critic as modules of their own, for plain autograd."""
     return copy.deepcopy(learner.state.actor.module), copy.deepcopy(learner.state.critic.module)
 
@@ -136,7 +142,7 @@ def test_the_gradient_is_that_of_the_written_out_objective(policy: str, settings
     assert 0.1 < metrics["clip_fraction"] < 0.9, "nothing was clipped, or all"
     torch.testing.assert_close(learner.state.actor.gradient, flat(actor, gradient=True), **EXACT)
     torch.testing.assert_close(learner.state.critic.gradient, flat(critic, gradient=True), **EXACT)
-    if isinstance(actor, WithDeviation):
+    if isinstance(actor, WithLogStd):
         assert actor.log_std.grad is not None
         torch.testing.assert_close(learner.state.actor.gradient[:2], actor.log_std.grad, **EXACT)
         assert (actor.log_std.grad != 0).all()
@@ -155,15 +161,14 @@ def test_updates_are_those_of_torchs_adam_with_the_norm_of_all_gradients_clipped
         batch = minibatch(learner, seed)
         adam.zero_grad()
         loss(learner, actor, critic, batch).backward()
-        if (most := learner.config.max_grad_norm) is not None:
+        if (most := learner.config.optimisation.max_grad_norm) is not None:
             assert torch.nn.utils.clip_grad_norm_(parameters, most) > most
         adam.step()
         with torch.no_grad():
-            _, rate = appo.update(learner.state, learner.config, learner.spec, batch, RATE)
-        assert rate == RATE
+            _, rate, stopped = appo.learn_minibatch(learner.state, learner.config, learner.spec, batch, RATE, seed)
+        assert (rate, stopped) == (RATE, False)
         torch.testing.assert_close(learner.state.actor.flat, flat(actor), **EXACT)
         torch.testing.assert_close(learner.state.critic.flat, flat(critic), **EXACT)
-    assert learner.updates == 5
 
 
 def test_the_gradients_of_actor_and_critic_are_clipped_by_one_norm() -> None:
@@ -172,7 +177,7 @@ def test_the_gradients_of_actor_and_critic_are_clipped_by_one_norm() -> None:
         learner = learner_of("gaussian", {"optimiser": "sgd", "max_grad_norm": most})
         before = [network.flat.clone() for network in (learner.state.actor, learner.state.critic)]
         with torch.no_grad():
-            appo.update(learner.state, learner.config, learner.spec, minibatch(learner), 1.0)
+            appo.learn_minibatch(learner.state, learner.config, learner.spec, minibatch(learner), 1.0, 0)
         after = (learner.state.actor.flat, learner.state.critic.flat)
         steps[most] = [old - new for old, new in zip(before, after, strict=True)]
     free, held = steps[None], steps[0.05]
@@ -203,13 +208,13 @@ def test_explicit_gradients_and_autograd_agree_over_whole_turns(policy: str, alg
 def test_a_turn_is_every_row_once_in_each_epoch(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = make(algorithm, epochs=3, minibatches=4, learning_rate=0.0)
     experience, seen = rollout(learner, steps=7, envs=3, gaps=0.1), []
-    update = learner._algorithm_update
+    update = appo.learn_minibatch
 
     def watched(state: Any, config: Any, spec: EnvSpec, batch: appo.Minibatch, *others: Any) -> Any:
         seen.append(batch.obs.clone())
         return update(state, config, spec, batch, *others)
 
-    monkeypatch.setattr(learner, "_algorithm_update", watched)
+    monkeypatch.setattr(appo, "learn_minibatch", watched)
     assert turn(learner, experience) == 12
     rows = experience.columns["obs"][experience.valid]
     epochs = [seen[start : start + 4] for start in (0, 4, 8)]
@@ -265,7 +270,7 @@ def bandit(settings: dict[str, Any]) -> Tensor:
         "truncated": np.zeros((rows, 1), bool),
         "episode": np.arange(rows).reshape(rows, 1),
     }
-    batch = prepared(learner, Experience(columns, np.ones((rows, 1), bool)))
+    batch = prepared(learner, RolloutBatch(columns, np.ones((rows, 1), bool)))
     with torch.inference_mode():
         appo.update_actor(learner.state, learner.config, learner.spec, batch)
     return next(tensor for tensor in learner.state.actor.gradient.split([2, 2]) if tensor.abs().max() > 0)

@@ -9,23 +9,24 @@ import numpy as np
 import pytest
 import torch
 
+from driven_learner import Learner
 from offbeat.algorithms.configs import APPO
 from offbeat.algorithms.torch import appo
-from offbeat.learn.rollouts import Experience, RolloutLearner
+from offbeat.types import RolloutBatch
 from small_rollouts import BOX, BRANCHES, CHOICE, STATE, make, moved, prepared, rollout, turn
 
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
 TROUBLED: dict[str, Any] = {"steps": 30, "envs": 4, "ends": 0.1, "gaps": 0.15, "breaks": 0.1}
 
 
-def reference_of(learner: RolloutLearner) -> Any:
+def reference_of(learner: Learner) -> Any:
     return learner.state.actor if learner.state.target is None else learner.state.target
 
 
-def slowly(learner: RolloutLearner, experience: Experience) -> dict[str, np.ndarray]:
+def slowly(learner: Learner, experience: RolloutBatch) -> dict[str, np.ndarray]:
     """Row by row from the last: all that a turn needs of the valid rows, in the order (T, N)."""
     config, spec, columns, valid = learner.config, learner.spec, experience.columns, experience.valid
-    gamma, lambda_, (steps, envs) = config.gamma, config.gae_lambda, valid.shape
+    gamma, lambda_, (steps, envs) = config.returns.gamma, config.returns.gae_lambda, valid.shape
     head, policy = appo.head(config, spec), reference_of(learner)
 
     def value(t: int, n: int, when: str = "") -> float:
@@ -51,7 +52,11 @@ def slowly(learner: RolloutLearner, experience: Experience) -> dict[str, np.ndar
             reference = log_prob(t, n) if isinstance(config, APPO) else behaviour
             rho, here = np.exp(reference - behaviour), value(t, n)
             error = columns["reward"][t, n] + gamma * (0.0 if terminated else value(t, n, "next_")) - here
-            bounds = (config.rho_bar, config.c_bar, config.advantage_rho_bar) if isinstance(config, APPO) else (1,) * 3
+            bounds = (
+                (config.correction.rho_bar, config.correction.c_bar, config.correction.advantage_rho_bar)
+                if isinstance(config, APPO)
+                else (1,) * 3
+            )
             of_target, of_trace, of_advantage = (min(rho, bound) for bound in bounds)
             advantage = of_advantage * (error + gamma * lambda_ * later)
             later = of_target * error + of_trace * gamma * lambda_ * later
@@ -65,7 +70,7 @@ def slowly(learner: RolloutLearner, experience: Experience) -> dict[str, np.ndar
     return {name: np.array([found[place][name] for place in sorted(found)]) for name in found[min(found)]}
 
 
-def check(learner: RolloutLearner, experience: Experience) -> appo.Minibatch:
+def check(learner: Learner, experience: RolloutBatch) -> appo.Minibatch:
     batch, wanted = prepared(learner, experience), slowly(learner, experience)
     for name in ("obs", "state", "action"):
         np.testing.assert_array_equal(getattr(batch, name), experience.columns[name][experience.valid])
@@ -119,7 +124,7 @@ def test_ppos_advantages_are_those_of_a_hand_written_gae() -> None:
     np.testing.assert_allclose(batch.target, (advantages + value).ravel(), **EXACT)
 
 
-def _one(learner: RolloutLearner, change: str) -> Experience:
+def _one(learner: Learner, change: str) -> RolloutBatch:
     """Five steps of one environment with nothing special; `change` happens to row 2."""
     experience = rollout(learner, steps=5, envs=1, ends=0.0)
     columns, valid = experience.columns, experience.valid

@@ -15,8 +15,7 @@ from offbeat.algorithms.torch import appo
 from offbeat.algorithms.torch.differentiate import MOST_SPACES, ExplicitPass, Network
 from offbeat.algorithms.torch.networks import MLP, Layer, make_orthogonal
 from offbeat.errors import SpaceError, UsageError
-from offbeat.learn.rollouts import Experience
-from offbeat.types import EnvSpec, Layout, Leaf
+from offbeat.types import EnvSpec, Layout, Leaf, RolloutBatch
 from small_rollouts import BOX, STATE, make, moved, prepared, rollout, turn
 
 CONTROL = AdaptiveRate(desired_kl=0.01, kl_factor=2.0, factor=1.5, lowest=1e-4, highest=1e-2)
@@ -40,9 +39,7 @@ CONTROL = AdaptiveRate(desired_kl=0.01, kl_factor=2.0, factor=1.5, lowest=1e-4, 
 def test_the_adaptive_rate_shrinks_after_large_steps_and_grows_after_small_ones_within_its_bounds(
     kl: float, rate: float, wanted: float
 ) -> None:
-    state = make().state
-    assert appo.adapted(state, CONTROL, rate, kl) == pytest.approx(wanted)
-    assert float(state.rate_factor) == pytest.approx(wanted / rate)
+    assert appo.adapted_rate(CONTROL, rate, kl) == pytest.approx(wanted)
 
 
 def test_turns_that_go_too_far_bring_the_rate_down_to_its_bound_and_others_up_to_it() -> None:
@@ -105,30 +102,30 @@ def test_schedules_run_over_the_runs_steps_and_the_rate_stays_within_a_turn(monk
         learner = make(schedule=schedule, learning_rate=1e-3, epochs=1, minibatches=3)
         for share in (0.0, 0.25, 0.9, 1.0, 1.2):
             used.clear()
-            learner.share_done = share
+            learner.progress = share
             turn(learner, rollout(learner))
             assert used == pytest.approx([1e-3 * factor(min(1.0, share))] * 3)
-        assert learner.arrays()["share_done"] == 1.2
+        assert learner.arrays()["progress"] == 1.2
 
 
 def test_schedule_and_adaptive_rate_multiply() -> None:
     learner = make(schedule="linear", learning_rate=1e-3, rate_control=CONTROL)
-    appo.adapted(learner.state, CONTROL, 1e-3, kl=0.5)
-    learner.share_done = 0.5
+    learner.rate_factor = 1.0 / 1.5
+    learner.progress = 0.5
     assert learner.rates() == {"learning": pytest.approx(1e-3 / 1.5 / 2)}
 
 
 def _used(learner: Any, monkeypatch: pytest.MonkeyPatch, seed: int = 5) -> list[Any]:
     """The settings that each update of a turn is made with."""
-    used, update = [], learner._algorithm_update
+    used, update = [], appo.learn_minibatch
 
     def watched(state: Any, config: Any, *others: Any) -> Any:
         used.append(config)
         return update(state, config, *others)
 
-    monkeypatch.setattr(learner, "_algorithm_update", watched)
+    monkeypatch.setattr(appo, "learn_minibatch", watched)
     turn(learner, rollout(learner), seed=seed)
-    monkeypatch.setattr(learner, "_algorithm_update", update)
+    monkeypatch.setattr(appo, "learn_minibatch", update)
     return used
 
 
@@ -136,10 +133,10 @@ def test_clip_and_entropy_follow_schedules_of_their_own(monkeypatch: pytest.Monk
     schedules: dict[str, Any] = {"clip_schedule": "linear", "entropy_schedule": lambda progress: 0.5 * (1 - progress)}
     learner = make(clip=0.2, entropy_coefficient=0.1, **schedules)
     for share in (0.0, 0.25, 0.75):
-        learner.share_done = share
+        learner.progress = share
         used = _used(learner, monkeypatch)
-        assert [each.clip for each in used] == pytest.approx([0.2 * (1 - share)] * 8)
-        assert [each.entropy_coefficient for each in used] == pytest.approx([0.05 * (1 - share)] * 8)
+        assert [each.objective.clip for each in used] == pytest.approx([0.2 * (1 - share)] * 8)
+        assert [each.objective.entropy_coefficient for each in used] == pytest.approx([0.05 * (1 - share)] * 8)
     with pytest.raises(UsageError, match="entropy_schedule='linear' has no effect, because entropy_coefficient is 0"):
         make(entropy_schedule="linear")
 
@@ -268,8 +265,8 @@ def test_hidden_and_critic_hidden_set_layer_sizes_and_layer_norm_reaches_both() 
 # Rewards, observations and privileged states
 
 
-def scaled(learner: Any, experience: Experience) -> np.ndarray:
-    return learner._steps(experience).reward.numpy()
+def scaled(learner: Any, experience: RolloutBatch) -> np.ndarray:
+    return learner.steps_of(experience).reward.numpy()
 
 
 def test_rewards_are_scaled_then_clipped() -> None:
@@ -284,7 +281,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_and_then_clipped() -
     learner = make(normalise_rewards=True, reward_clip=0.8)
     experience = rollout(learner)
     np.testing.assert_allclose(scaled(learner, experience), np.clip(experience.columns["reward"], -0.8, 0.8))
-    learner.observe_rewards_of(experience)
+    learner.observe_rewards(experience)
     assert learner.returns is not None
     assert learner.returns.moments.count == experience.valid.sum()
     factor = learner.returns.scale
@@ -309,9 +306,8 @@ def test_observations_and_states_are_normalised_and_clipped_each_by_its_own_stat
     assert learner.states is not None
     learner.observations.update(np.array([[0.0] * 5, [4.0] * 5]))  # mean 2, deviation 2
     learner.states.update(np.array([[1.0] * 3, [2.0] * 3]))  # mean 1.5, deviation 0.5
-    learner.refresh_scales()
     experience = rollout(learner)
-    steps = learner._steps(experience)
+    steps = learner.steps_of(experience)
     for name in ("obs", "next_obs", "state", "next_state"):
         mean, deviation = (2.0, 2.0) if "obs" in name else (1.5, 0.5)
         wanted = np.clip((experience.columns[name] - mean) / deviation, -1.5, 1.5)
@@ -360,7 +356,10 @@ class Sampling(nn.Linear):
     [
         ({"actor": lambda spec: nn.Linear(5, 3)}, r"your actor gave \(2, 3\) for 2 rows: return 2 numbers per row"),
         ({"actor": lambda spec: nn.Linear(5, 2), "state_dependent_std": True}, "return 4 numbers per row"),
-        ({"actor": lambda spec: Sampling(5, 2)}, "sample, which PPO never calls"),
+        (
+            {"actor": lambda spec: Sampling(5, 2)},
+            "sample, which PPO and APPO never call: return the policy's parameters",
+        ),
         ({"critic": lambda spec: nn.Linear(5, 2)}, "your critic gave .* return one value per row"),
         ({"critic": lambda spec: nn.Identity()}, "your critic has no parameter"),
         ({"schedule": lambda progress: 1 / 0}, "ZeroDivisionError"),

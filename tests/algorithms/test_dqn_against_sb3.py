@@ -12,8 +12,8 @@ import torch
 from stable_baselines3 import DQN as Theirs
 from stable_baselines3.common.buffers import ReplayBufferSamples
 
-from offbeat.algorithms.configs import DQN
-from offbeat.learn.torch import Learner
+from driven_learner import Learner
+from offbeat.settings import make_learner_config
 from specs import choice_spec, random_transitions
 
 BATCH, UPDATES, RATE, CHOICES = 32, 10, 3e-4, 3
@@ -27,7 +27,7 @@ class _Spaces(gymnasium.Env):
 
 
 def _learner(**settings: Any) -> Learner:
-    config = DQN(hidden=(16, 16), batch_size=BATCH, learning_rate=RATE, **settings)
+    config = make_learner_config("dqn", hidden=(16, 16), batch_size=BATCH, learning_rate=RATE, **settings)
     return Learner("dqn", config, choice_spec(5, CHOICES), rng=np.random.default_rng(1), precision="float64")
 
 
@@ -68,7 +68,7 @@ def test_ten_updates_equal_stable_baselines3(monkeypatch: pytest.MonkeyPatch) ->
     model.replay_buffer = SimpleNamespace(sample=samples)
     for batch in batches:
         model.train(gradient_steps=1, batch_size=BATCH)
-        learner.update(batch, np.zeros(0))
+        learner.update_once(batch, np.zeros(0))
         for ours, theirs in pairs:
             np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-9, atol=1e-12)
 
@@ -102,7 +102,7 @@ def test_double_q_and_dueling_equal_a_loop_over_rows(double_q: bool, dueling: bo
     expected = torch.cat(
         [each.reshape(-1) for each in torch.autograd.grad(mean, list(state.critic.module.parameters()))]
     )
-    learner.update(batch, np.zeros(0))
+    learner.update_once(batch, np.zeros(0))
     torch.testing.assert_close(state.critic.gradient, expected, rtol=1e-9, atol=1e-12)
     assert learner.drain()["loss"] == pytest.approx(mean.item(), rel=1e-9)
 
@@ -111,6 +111,6 @@ def test_the_target_moves_by_tau_every_so_many_updates() -> None:
     learner, rng = _learner(target_every=3, tau=0.25), np.random.default_rng(0)
     target = learner.state.target.flat.clone()
     for update in range(1, 4):
-        learner.update(random_transitions(rng, learner.spec, BATCH, np.float64), np.zeros(0))
+        learner.update_once(random_transitions(rng, learner.spec, BATCH, np.float64), np.zeros(0))
         assert torch.equal(learner.state.target.flat, target) == (update < 3)
     torch.testing.assert_close(learner.state.target.flat, target.lerp(learner.state.critic.flat, 0.25))

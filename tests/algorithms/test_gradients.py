@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.algorithms.configs import SAC, Fixed
+from driven_learner import Learner
+from offbeat.algorithms.configs import Fixed
 from offbeat.algorithms.torch.differentiate import AutogradPass, ExplicitPass, Network
+from offbeat.algorithms.torch.distributions import squash, squash_gradient
 from offbeat.algorithms.torch.networks import MLP, Critics
-from offbeat.algorithms.torch.squashed import squash, squash_gradient
-from offbeat.learn.torch import Learner
+from offbeat.settings import make_learner_config
 from specs import random_transitions, vector_spec
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -60,9 +61,9 @@ def test_stacked_critics_gradient_equals_autograd(activation: str, members: int,
         outputs.append(out.clone())
         network.backward(tape, g)
         out, tape = network.forward(*parts)
-        actions.append(network.backward_to(2, tape, g))
+        actions.append(network.input_gradient(2, tape, g))
         out, tape = network.forward(*parts)
-        chosen.append(network.backward_to(2, tape, g[0], which=torch.arange(7) * 3 % members))
+        chosen.append(network.input_gradient(2, tape, g[0], which=torch.arange(7) * 3 % members))
         torch.testing.assert_close(network(*parts), out, **EXACT)
     torch.testing.assert_close(*outputs, **EXACT)
     torch.testing.assert_close(*actions, **EXACT)
@@ -89,13 +90,13 @@ def test_fitting_is_forward_and_backward_in_one(explicit: bool, members: int) ->
     out, tape = network.forward(*parts)
     expected = out.clone()
     copied(*others)  # works in the same space, and leaves the tape alone
-    copied.fit(others, lambda q: q - target)
+    copied.forward_backward(others, lambda q: q - target)
     network.backward(tape, (expected - target) * 0.5)
     gradient = network.gradient.clone()
     network.gradient.fill_(7.0)
-    torch.testing.assert_close(network.fit(parts, lambda q: (q - target) * 0.5), expected, **EXACT)
+    torch.testing.assert_close(network.forward_backward(parts, lambda q: (q - target) * 0.5), expected, **EXACT)
     torch.testing.assert_close(network.gradient, gradient, **EXACT)
-    network.fit(parts, lambda q: (q - target) * 0.5, add=True)
+    network.forward_backward(parts, lambda q: (q - target) * 0.5, add=True)
     torch.testing.assert_close(network.gradient, 2 * gradient, **EXACT)
 
 
@@ -121,10 +122,10 @@ def test_an_update_in_blocks_equals_an_update_at_once(monkeypatch: pytest.Monkey
     results = []
     for rows in (10**9, 8):
         monkeypatch.setattr("offbeat.algorithms.torch.batch.BLOCK_ROWS", rows)
-        config = SAC(hidden=(16, 16), batch_size=37)
+        config = make_learner_config("sac", hidden=(16, 16), batch_size=37)
         learner = Learner("sac", config, spec, rng=np.random.default_rng(1), precision="float64")
         for batch, noise in batches:
-            learner.update(batch, noise)
+            learner.update_once(batch, noise)
         results.append((learner.state.actor.flat, learner.state.critic.flat, learner.drain()))
     for index in (0, 1):
         torch.testing.assert_close(results[0][index], results[1][index], rtol=1e-9, atol=1e-12)
@@ -138,12 +139,12 @@ def test_the_first_member_alone_is_the_first_of_all(explicit: bool) -> None:
     parts, g = (_normal(4, 5), _normal(4, 0), _normal(4, 2)), _normal(4, seed=1)
     with torch.no_grad():
         q, tape = network.first_member.forward(*parts)
-        found = network.first_member.backward_to(2, tape, g)
+        found = network.first_member.input_gradient(2, tape, g)
     whole = torch.zeros(3, 4, dtype=torch.float64)
     whole[0] = g
     out, tape = network.forward(*parts)
     torch.testing.assert_close(q, out[0], **EXACT)
-    torch.testing.assert_close(found, network.backward_to(2, tape, whole), **EXACT)
+    torch.testing.assert_close(found, network.input_gradient(2, tape, whole), **EXACT)
 
 
 def test_gradient_at_an_input_leaves_the_parameters_gradient_alone() -> None:
@@ -151,7 +152,7 @@ def test_gradient_at_an_input_leaves_the_parameters_gradient_alone() -> None:
     network = Network(critics.double())
     network.gradient.fill_(7.0)
     _, tape = network.forward(_normal(3, 5), _normal(3, 0), _normal(3, 2))
-    network.backward_to(2, tape, _normal(2, 3))
+    network.input_gradient(2, tape, _normal(2, 3))
     assert (network.gradient == 7.0).all()
 
 
@@ -184,7 +185,7 @@ def test_explicit_and_autograd_updates_agree_over_a_hundred_updates(settings: di
     learners = [
         Learner(
             "sac",
-            SAC(hidden=(16, 16), batch_size=32, gradients=each, **settings),
+            make_learner_config("sac", hidden=(16, 16), batch_size=32, gradients=each, **settings),
             spec,
             rng=np.random.default_rng(1),
             precision="float64",
@@ -195,7 +196,7 @@ def test_explicit_and_autograd_updates_agree_over_a_hundred_updates(settings: di
     for _ in range(100):
         batch, noise = random_transitions(rng, spec, 32, np.float64), rng.standard_normal((2, 32, 2))
         for learner in learners:
-            learner.update(batch, noise)
+            learner.update_once(batch, noise)
     for name in ("actor", "critic", "target"):
         flats = [getattr(learner.state, name).flat for learner in learners]
         torch.testing.assert_close(*flats, rtol=1e-9, atol=1e-12)
@@ -206,5 +207,26 @@ def test_explicit_and_autograd_updates_agree_over_a_hundred_updates(settings: di
 
 @pytest.mark.parametrize("settings", [{"activation": "silu"}, {"activation": "gelu"}, {"layer_norm": True}])
 def test_what_has_no_explicit_gradient_goes_through_autograd(settings: dict) -> None:
-    learner = Learner("sac", SAC(hidden=(8,), **settings), vector_spec(), rng=np.random.default_rng(0))
+    learner = Learner(
+        "sac", make_learner_config("sac", hidden=(8,), **settings), vector_spec(), rng=np.random.default_rng(0)
+    )
     assert not learner.state.critic.explicit
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_network_leaves_its_earlier_outputs_alone(explicit: bool, threads: int) -> None:
+    rng, spec = np.random.default_rng(0), vector_spec(4, 2)
+    settings = {"activation": "relu", "layer_norm": False, "rng": rng}
+    generator, before = torch.Generator().manual_seed(1), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    modules = MLP((6, 8, 3), **settings), MLP((6, 1), **settings), Critics(spec, 2, (8,), **settings)
+    for network in (Network(module.double(), explicit=explicit) for module in modules):
+        target = network.copy()
+        assert network.explicit == explicit
+        inputs = [torch.randn(5, 6, generator=generator, dtype=torch.float64) for _ in range(4)]
+        outputs = [network(inputs[0]), target(inputs[1]), network.forward(inputs[2])[0]]
+        outputs.append(network.forward_backward((inputs[3],), torch.zeros_like))
+        for output, each in zip(outputs, inputs, strict=True):
+            torch.testing.assert_close(output, network.module(each).detach())
+    torch.set_num_threads(before)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.configs import DQN, SAC, Fixed
-from offbeat.algorithms.torch.likelihood import Categorical, MultiCategorical
+from driven_learner import Learner
+from offbeat.algorithms.configs import Fixed
+from offbeat.algorithms.torch.distributions import Categorical, MultiCategorical
 from offbeat.errors import OffbeatError
-from offbeat.learn.torch import Learner
 from offbeat.policies import make_policy
+from offbeat.settings import make_learner_config
 from offbeat.types import EnvSpec
 from small_rollouts import make, rollout, turn
 from specs import choice_spec, random_transitions
@@ -60,7 +61,11 @@ def test_value_and_gradient_are_those_of_the_actions_that_are_left(head: Any) ->
 @pytest.mark.parametrize("algorithm", ["sac", "dqn"])
 def test_learning_from_replay_goes_on_with_finite_numbers(algorithm: str) -> None:
     """Also where a final observation leaves no action, which is often so when a game is over."""
-    config = SAC(actor=Masking, hidden=(8,), temperature=Fixed(0.3)) if algorithm == "sac" else DQN(critic=Masking)
+    config = (
+        make_learner_config("sac", actor=Masking, hidden=(8,), temperature=Fixed(0.3))
+        if algorithm == "sac"
+        else make_learner_config("dqn", critic=Masking)
+    )
     learner, rng = Learner(algorithm, config, SPEC, rng=np.random.default_rng(1)), np.random.default_rng(0)
     batch = random_transitions(rng, SPEC)
     batch.obs[:, 0], batch.next_obs[:, 0] = -1.0, -1.0
@@ -68,7 +73,7 @@ def test_learning_from_replay_goes_on_with_finite_numbers(algorithm: str) -> Non
     batch.next_obs[batch.discount == 0, 0] = 9.0
     assert (batch.discount == 0).any()
     for _ in range(2):
-        learner.update(batch, np.zeros(learner.noise_shape, np.float32))
+        learner.update_once(batch, np.zeros(learner.noise_shape, np.float32))
     assert fallen(learner) == []
     assert all(math.isfinite(value) for value in learner.drain().values())
 
@@ -96,10 +101,11 @@ def test_a_module_that_leaves_no_action_or_gives_nan_is_told_the_cause(head: str
     assert (action > 0).all()
     assert all(np.isfinite(each).all() for each in extras.values())
     obs[1, 0] = 9.0
-    with pytest.raises(OffbeatError, match=r"-inf for every action of observation 1.*leave at least one"):
+    with pytest.raises(OffbeatError, match=r"-inf for every action of observation 1.*at least one action"):
         policy.act(obs, policy.initial_carry(2), rng)
     policy.load({**weights, "actor/linear.bias": np.full(3, np.nan, np.float32)})
-    with pytest.raises(OffbeatError, match=r"gave \[-?(inf|nan), nan, nan\] for observation 0.*masked_fill.*diverged"):
+    words = r"returned \[-?(inf|nan), nan, nan\] for observation 0.*masked_fill.*diverged"
+    with pytest.raises(OffbeatError, match=words):
         policy.act(obs, policy.initial_carry(2), rng)
 
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.configs import DQN, SAC, Fixed, Learned
+from driven_learner import Learner
+from offbeat.algorithms.configs import Fixed, Learned
 from offbeat.algorithms.torch import appo
-from offbeat.learn.torch import Learner
-from offbeat.types import EnvSpec, Transitions
+from offbeat.settings import make_learner_config
+from offbeat.types import EnvSpec
 from small_rollouts import BRANCHES, CHOICE, log_probs, make, moved, prepared, rollout
-from specs import choice_spec, random_transitions
+from specs import Transitions, choice_spec, random_transitions
 
 CHOICES, ROWS = 4, 32
 SPEC = dataclasses.replace(choice_spec(5, CHOICES), mask_key="mask", mask_from="info")
@@ -50,7 +51,7 @@ def flat(loss: Tensor, module: torch.nn.Module) -> Tensor:
 
 
 def test_discrete_sac_sums_over_allowed_actions() -> None:
-    learner, batch = learner_of("sac", SAC(hidden=(16,), temperature=Fixed(0.3))), masked_batch()
+    learner, batch = learner_of("sac", make_learner_config("sac", hidden=(16,), temperature=Fixed(0.3))), masked_batch()
     actor, critic, target = (
         copy.deepcopy(each.module) for each in (learner.state.actor, learner.state.critic, learner.state.target)
     )
@@ -66,7 +67,7 @@ def test_discrete_sac_sums_over_allowed_actions() -> None:
     taken = torch.from_numpy(batch.action[:, 0]).long()
     error = critic(obs, EMPTY)[:, torch.arange(ROWS), taken] - (reward + discount * torch.stack(worth))
     loss = 0.5 * (error**2).mean(1).sum()
-    learner.update(batch, np.zeros(learner.noise_shape))
+    learner.update_once(batch, np.zeros(learner.noise_shape))
     torch.testing.assert_close(learner.state.critic.gradient, flat(loss, critic), rtol=1e-9, atol=1e-12)
 
     objective, entropy = [], []
@@ -84,17 +85,22 @@ def test_discrete_sac_sums_over_allowed_actions() -> None:
 
 def test_the_entropy_that_discrete_sac_aims_at_follows_from_what_is_allowed() -> None:
     """Where one action is allowed there is no entropy, and the temperature stays as it is."""
-    learner, batch = learner_of("sac", SAC(hidden=(16,), temperature=Learned(0.5))), masked_batch()
+    learner, batch = (
+        learner_of("sac", make_learner_config("sac", hidden=(16,), temperature=Learned(0.5))),
+        masked_batch(),
+    )
     batch.mask = np.eye(CHOICES, dtype=bool)[batch.action[:, 0].astype(int)]
     for _ in range(3):
-        learner.update(batch, np.zeros(learner.noise_shape))
+        learner.update_once(batch, np.zeros(learner.noise_shape))
     assert float(learner.state.log_temperature.exp()) == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double_q", [False, True])
 def test_dqn_bootstraps_from_the_best_allowed_action(double_q: bool, dueling: bool) -> None:
-    config = DQN(hidden=(16,), double_q=double_q, dueling=dueling, loss="mse", max_grad_norm=None)
+    config = make_learner_config(
+        "dqn", hidden=(16,), double_q=double_q, dueling=dueling, loss="mse", max_grad_norm=None
+    )
     learner, batch = learner_of("dqn", config), masked_batch()
     critic, target = (copy.deepcopy(each.module) for each in (learner.state.critic, learner.state.target))
     obs, next_obs, reward, discount = tensors(batch)
@@ -112,7 +118,7 @@ def test_dqn_bootstraps_from_the_best_allowed_action(double_q: bool, dueling: bo
             worth.append(values(target, next_obs[row : row + 1])[0, best])
     taken = torch.from_numpy(batch.action[:, 0]).long()
     error = values(critic, obs)[torch.arange(ROWS), taken] - (reward + discount * torch.stack(worth))
-    learner.update(batch, np.zeros(0))
+    learner.update_once(batch, np.zeros(0))
     wanted = flat((error**2).mean(), critic)
     torch.testing.assert_close(learner.state.critic.gradient, wanted, rtol=1e-9, atol=1e-12)
 
@@ -153,9 +159,9 @@ def test_ppo_and_appo_weigh_actions_by_their_likelihood_under_the_mask(
     log_prob, entropy = likelihood(actor(batch.obs))
     if algorithm == "appo":
         torch.testing.assert_close(batch.reference, log_prob.detach(), rtol=1e-9, atol=1e-12)
-    cap = learner.config.ratio_cap if algorithm == "appo" else 1.0  # type: ignore[attr-defined]
+    cap = learner.config.correction.ratio_cap if algorithm == "appo" else 1.0  # type: ignore[attr-defined]
     ratio = (log_prob - batch.behaviour).exp() * (batch.behaviour - batch.reference).exp().clamp(max=cap)
-    held = ratio.clamp(1 - learner.config.clip, 1 + learner.config.clip)
+    held = ratio.clamp(1 - learner.config.objective.clip, 1 + learner.config.objective.clip)
     policy = -torch.minimum(ratio * batch.advantage, held * batch.advantage).mean()
     (policy - 0.1 * entropy.mean()).backward()
     with torch.no_grad():
@@ -171,8 +177,8 @@ def test_ppo_and_appo_weigh_actions_by_their_likelihood_under_the_mask(
 def test_a_forbidden_actions_value_does_not_leak_into_the_target(algorithm: str) -> None:
     """From s an action leads to s', where the only allowed one pays 1 and ends: Q(s) = gamma, whatever else is said."""
     rates: dict[str, Any] = {"gamma": 0.5, "hidden": (16,), "tau": 0.1, "target_every": 1}
-    config = DQN(**rates, learning_rate=1e-2) if algorithm == "dqn" else None
-    config = config or SAC(**rates, temperature=Fixed(0.0), critic_learning_rate=1e-2)
+    config = make_learner_config("dqn", **rates, learning_rate=1e-2) if algorithm == "dqn" else None
+    config = config or make_learner_config("sac", **rates, temperature=Fixed(0.0), critic_learning_rate=1e-2)
     spec = dataclasses.replace(choice_spec(1, 2), mask_key="mask", mask_from="info")
     learner = Learner(algorithm, config, spec, rng=np.random.default_rng(1))
     state = learner.state
@@ -192,7 +198,7 @@ def test_a_forbidden_actions_value_does_not_leak_into_the_target(algorithm: str)
         next_mask=only,
     )
     for _ in range(400):
-        learner.update(batch, np.zeros(learner.noise_shape, np.float32))
+        learner.update_once(batch, np.zeros(learner.noise_shape, np.float32))
     with torch.no_grad():
         inputs = [torch.tensor([[0.0], [1.0]]), *([torch.zeros(2, 0)] if algorithm == "sac" else [])]
         q = state.critic(*inputs)

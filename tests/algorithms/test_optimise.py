@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import offbeat
-from offbeat.algorithms.configs import PPO
-from offbeat.algorithms.torch.optimise import OPTIMISERS, Adam, apply, apply_jointly
+from offbeat.algorithms.configs import Optimisation
+from offbeat.algorithms.torch.optimise import Adam, apply, apply_jointly, make_optimiser
 from offbeat.errors import UsageError
+from offbeat.settings import make_learner_config
 from small_rollouts import make, rollout, turn
 from specs import choice_spec, vector_spec
 
@@ -22,7 +23,7 @@ THEIRS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": lambda parameters, lr: torch.optim.RMSprop(parameters, lr=lr, alpha=0.99, eps=1e-8),
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr),
 }
-optimisers = pytest.mark.parametrize("name", OPTIMISERS)
+optimisers = pytest.mark.parametrize("name", THEIRS)
 
 
 @optimisers
@@ -30,7 +31,7 @@ def test_each_optimiser_equals_torchs_own(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(20, generator=generator, dtype=torch.float64)
     theirs = flat.clone().requires_grad_()
-    other, own = THEIRS[name]([theirs], 1e-2), OPTIMISERS[name](flat)
+    other, own = THEIRS[name]([theirs], 1e-2), make_optimiser(Optimisation(name), flat)
     for step in range(10):
         gradient = torch.randn(20, generator=generator, dtype=torch.float64)
         rate = 1e-2 / (step + 1)  # as a schedule would have it
@@ -61,7 +62,9 @@ def test_several_gradients_are_clipped_by_the_norm_of_all_together() -> None:
     flats = [torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
     gradients = [torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64), torch.tensor([0.0, 4.0], dtype=torch.float64)]
     kept = [gradient.clone() for gradient in gradients]
-    parts: list[Any] = [(flat, g, OPTIMISERS["sgd"](flat)) for flat, g in zip(flats, gradients, strict=True)]
+    parts: list[Any] = [
+        (flat, g, make_optimiser(Optimisation("sgd"), flat)) for flat, g in zip(flats, gradients, strict=True)
+    ]
     apply_jointly(parts, 1.0, max_norm=1.0)
     torch.testing.assert_close(torch.cat(flats), torch.tensor([-0.6, 0, 0, 0, -0.8]).double(), rtol=1e-6, atol=1e-8)
     assert all(torch.equal(now, before) for now, before in zip(gradients, kept, strict=True))
@@ -74,7 +77,7 @@ def test_several_gradients_are_clipped_by_the_norm_of_all_together() -> None:
 
 def test_one_gradient_is_clipped_by_its_own_norm() -> None:
     flat, gradient = torch.zeros(2, dtype=torch.float64), torch.tensor([3.0, 4.0], dtype=torch.float64)
-    apply(flat, gradient, OPTIMISERS["sgd"](flat), 1.0, max_norm=2.5)
+    apply(flat, gradient, make_optimiser(Optimisation("sgd"), flat), 1.0, max_norm=2.5)
     torch.testing.assert_close(flat, -gradient / 2, rtol=1e-6, atol=0)
 
 
@@ -84,7 +87,7 @@ def test_adam_epsilon_reaches_every_adam_and_has_the_usual_default_of_each_algor
 ) -> None:
     spec = choice_spec() if algorithm == "dqn" else vector_spec()
     for settings, wanted in (({}, usual), ({"adam_epsilon": 1e-3}, 1e-3)):
-        state = offbeat.Agent(algorithm, spec, hidden=(4,), **settings).learner.state
+        state = offbeat.Agent(algorithm, spec, hidden=(4,), **settings).learner.backend.state
         found = [each.epsilon for each in vars(state).values() if isinstance(each, Adam)]
         assert found == [wanted] * len(found) != []
 
@@ -97,4 +100,4 @@ def test_adam_steps_by_its_epsilon() -> None:
 
 def test_an_epsilon_of_adam_is_refused_where_another_optimiser_learns() -> None:
     with pytest.raises(UsageError, match=r"adam_epsilon=0\.001 has no effect, because optimiser is neither adam nor"):
-        PPO(adam_epsilon=1e-3, optimiser="sgd")
+        make_learner_config("ppo", adam_epsilon=1e-3, optimiser="sgd")

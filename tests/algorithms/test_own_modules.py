@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 import offbeat
+from driven_learner import Learner
 from offbeat import presets
-from offbeat.algorithms.configs import ALGORITHMS, SAC
-from offbeat.algorithms.torch.randomness import seeded
+from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
-from offbeat.learn.torch import Learner
-from offbeat.settings import build, flatten, read, train_settings
+from offbeat.settings import flatten, make_config, make_learner_config, read, train_settings
 from offbeat.types import EnvSpec
 from small_learners import SPEC, batches, make, same, updated
 from specs import choice_spec, vector_spec
@@ -99,14 +98,16 @@ def test_own_modules_that_draw_random_numbers_repeat_and_resume_exactly() -> Non
     torch.rand(7)  # whatever else the process drew
     resumed.restore(updated(make(critic=Dropping), 2).arrays())
     for batch, noise in batches(4)[2:]:
-        resumed.update(batch, noise)
+        resumed.update_once(batch, noise)
     assert same(resumed, first)
 
 
 def test_own_modules_start_from_the_runs_seed() -> None:
     torch.rand(3)
     assert same(make(actor=OwnActor), make(actor=OwnActor))
-    other = Learner("sac", SAC(actor=OwnActor), SPEC, rng=np.random.default_rng(2), precision="float64")
+    other = Learner(
+        "sac", make_learner_config("sac", actor=OwnActor), SPEC, rng=np.random.default_rng(2), precision="float64"
+    )
     assert not np.array_equal(other.arrays()["actor/body.weight"], make(actor=OwnActor).arrays()["actor/body.weight"])
 
 
@@ -158,9 +159,9 @@ def test_own_code_that_cannot_work_is_refused_in_words(settings: dict[str, Any],
 )
 def test_layers_of_the_built_in_critics_are_refused_beside_an_own_one(algorithm: str, settings: dict[str, Any]) -> None:
     (name,) = settings
-    with pytest.raises(UsageError, match=f"{name}=.* a critic of your own has its own layers: leave {name} out"):
-        ALGORITHMS[algorithm](critic=OwnCritic, **settings)
-    ALGORITHMS[algorithm](**settings)
+    with pytest.raises(UsageError, match=f"{name}=.* your own critic has its own layers: leave {name} out"):
+        make_learner_config(algorithm, critic=OwnCritic, **settings)
+    make_learner_config(algorithm, **settings)
 
 
 OWN = {"actor": OwnActor, "critic": OwnCritic}
@@ -169,12 +170,12 @@ OWN = {"actor": OwnActor, "critic": OwnCritic}
 @pytest.mark.parametrize(
     ("algorithm", "company", "name", "value", "words"),
     [
-        ("dqn", {"critic": OwnCritic}, "hidden", (8,), "networks of your own have their own layers"),
-        ("dqn", {"critic": OwnCritic}, "activation", "tanh", "networks of your own have their own layers"),
-        ("dqn", {"critic": OwnCritic}, "layer_norm", True, "networks of your own have their own layers"),
-        ("dqn", {"critic": OwnCritic}, "dueling", True, "a critic of your own has its own heads"),
-        ("sac", OWN, "hidden", (8,), "networks of your own have their own layers"),
-        ("ppo", OWN, "hidden", (8,), "networks of your own have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "hidden", (8,), "your own networks have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "activation", "tanh", "your own networks have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "layer_norm", True, "your own networks have their own layers"),
+        ("dqn", {"critic": OwnCritic}, "dueling", True, "your own critic has its own outputs"),
+        ("sac", OWN, "hidden", (8,), "your own networks have their own layers"),
+        ("ppo", OWN, "hidden", (8,), "your own networks have their own layers"),
         ("sac", {}, "observation_clip", 5.0, "normalise_observations is off: .*or set normalise_observations"),
         ("sac", {"temperature": "fixed"}, "temperature_learning_rate", 1e-2, "temperature is fixed: .*temperature lea"),
         ("redq", {"temperature": "fixed"}, "temperature_schedule", "linear", "temperature is fixed: .*temperature lea"),
@@ -190,20 +191,20 @@ def test_a_setting_without_effect_in_its_company_is_refused(
     with pytest.raises(UsageError, match=f"{name}=.* has no effect, because {words}"):
         presets.assemble(algorithm, read(train_settings(algorithm), {**given, name: value}))
     config = presets.assemble(algorithm, read(train_settings(algorithm), given))  # a preset does not stand in the way
-    assert build(algorithm, flatten(config)) == config, "what a run writes can be read again"
+    assert make_config(algorithm, flatten(config)) == config, "what a run writes can be read again"
 
 
 @pytest.mark.parametrize("company", [{"actor": OwnActor}, {"critic": OwnCritic}])
 def test_hidden_has_an_effect_while_one_network_is_built_in(company: dict[str, Any]) -> None:
     for algorithm in ("sac", "td3", "ppo"):
-        ALGORITHMS[algorithm](hidden=(8,), **company)
+        assert make_learner_config(algorithm, hidden=(8,), **company).networks.hidden == (8,)
 
 
 def test_a_schedule_that_turns_bad_later_ends_in_words() -> None:
     learner = make(actor_schedule=lambda progress: 1.0 - 2.0 * progress, planned=4)
     assert learner.rates()["actor"] > 0
-    learner.state.updates = 3
-    with pytest.raises(UsageError, match=r"actor_schedule: your callable gave -0\.5 at progress 0\.75"):
+    learner.updates = 3
+    with pytest.raises(UsageError, match=r"actor_schedule: your schedule returned -0\.5 at progress 0\.75"):
         learner.rates()
 
 
@@ -232,16 +233,16 @@ class Labelled(nn.Linear):
             "sac",
             choice_spec(5, 3),
             {"actor": Sampling},
-            r"sample.*SAC with Discrete actions never calls.*remove",
+            r"sample, which SAC and REDQ with Discrete actions never call: return logits from forward, and remove",
         ),
         ("td3", SPEC, {"actor": Labelled}, r"your actor returned a dict: return actions in \[-1, 1\]"),
         (
             "td3",
             SPEC,
             {"actor": Sampling},
-            r"sample.*TD3 never calls.*from forward; return them there and remove",
+            r"sample, which TD3 and DDPG never call: return actions from forward, and remove",
         ),
-        ("ddpg", SPEC, {"actor": Sampling}, r"sample.*DDPG never calls"),
+        ("ddpg", SPEC, {"actor": Sampling}, r"sample, which TD3 and DDPG never call"),
         ("dqn", choice_spec(5, 3), {"critic": Labelled}, "your critic returned a dict: return one value per action"),
         ("dqn", choice_spec(5, 3), {"critic": lambda spec: nn.Linear(5, 4)}, r"your critic gave \(2, 4\) for 2 rows"),
         ("dqn", choice_spec(5, 3), {"critic": lambda spec: nn.Identity()}, "your critic has no parameter"),
@@ -251,7 +252,7 @@ def test_each_algorithm_calls_an_own_module_by_its_name_and_says_what_it_must_re
     algorithm: str, spec: EnvSpec, settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        Learner(algorithm, ALGORITHMS[algorithm](**settings), spec, rng=np.random.default_rng(0))
+        Learner(algorithm, make_learner_config(algorithm, **settings), spec, rng=np.random.default_rng(0))
 
 
 def test_torchs_generators_are_seeded_for_the_devices_in_use_alone_and_given_back(
@@ -279,9 +280,7 @@ def test_torchs_generators_are_seeded_for_the_devices_in_use_alone_and_given_bac
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo", "appo"])
 @pytest.mark.parametrize("key", ["actor", "critic"])
 def test_a_module_that_is_made_already_is_refused_with_the_remedy(algorithm: str, key: str) -> None:
-    with pytest.raises(
-        UsageError, match=rf"{key} is a Linear that is made already, .*{key}=lambda spec: Linear\(...\)"
-    ):
+    with pytest.raises(UsageError, match=rf"{key} is an existing Linear, .*{key}=lambda spec: Linear\(...\)"):
         offbeat.Agent(algorithm, vector_spec(5, 2), **{key: nn.Linear(5, 2)})
 
 
@@ -309,7 +308,8 @@ def test_an_encoder_that_actor_and_critic_share_is_refused_unless_it_is_frozen(a
     if frozen:
         offbeat.Agent(algorithm, vector_spec(5, 2), actor=Actor, critic=Critic)
         return
-    with pytest.raises(UsageError, match=r"actor and critic.* share the parameter encoder\.weight: each is trained by"):
+    words = r"actor and critic.* share the parameter encoder\.weight: each network has its own"
+    with pytest.raises(UsageError, match=words):
         offbeat.Agent(algorithm, vector_spec(5, 2), actor=Actor, critic=Critic)
 
 

@@ -11,8 +11,9 @@ import torch
 from stable_baselines3 import SAC as Theirs
 from stable_baselines3.common.buffers import ReplayBufferSamples
 
+from driven_learner import Learner
 from offbeat.algorithms.configs import SAC, Fixed, Learned
-from offbeat.learn.torch import Learner
+from offbeat.settings import make_learner_config
 from specs import random_transitions, vector_spec
 
 BATCH, UPDATES, RATE = 32, 10, 3e-4
@@ -53,12 +54,12 @@ def _their_model(config: SAC) -> Theirs:
     model = Theirs(
         "MlpPolicy",
         _Spaces(),
-        policy_kwargs={"net_arch": list(config.hidden), "n_critics": 2},
-        gamma=config.gamma,
-        tau=config.tau,
+        policy_kwargs={"net_arch": list(config.networks.hidden), "n_critics": 2},
+        gamma=config.returns.gamma,
+        tau=config.target.tau,
         ent_coef=f"auto_{config.temperature.initial}" if learned else config.temperature.value,
         learning_rate=RATE,
-        target_update_interval=config.target_every,
+        target_update_interval=config.target.target_every,
         device="cpu",
     )
     model.policy.double()
@@ -80,7 +81,9 @@ def test_ten_updates_equal_stable_baselines3(
     spec, rng = vector_spec(5, 2), np.random.default_rng(0)
     groups = ("actor", "critic", "temperature") if isinstance(temperature, Learned) else ("actor", "critic")
     rates = {f"{group}_learning_rate": RATE for group in groups}
-    config = SAC(hidden=(16, 16), batch_size=BATCH, temperature=temperature, target_every=target_every, **rates)
+    config = make_learner_config(
+        "sac", hidden=(16, 16), batch_size=BATCH, temperature=temperature, target_every=target_every, **rates
+    )
     learner = Learner("sac", config, spec, rng=np.random.default_rng(1), precision="float64")
     model = _their_model(config)
     with torch.no_grad():
@@ -112,7 +115,7 @@ def test_ten_updates_equal_stable_baselines3(
         else:
             monkeypatch.setattr("stable_baselines3.sac.sac.polyak_update", _polyak)
         model.train(gradient_steps=1, batch_size=BATCH)
-        learner.update(batches[update], noise[update])
+        learner.update_once(batches[update], noise[update])
         for name, ours, theirs in _pairs(learner, model):
             np.testing.assert_allclose(
                 ours.detach(), theirs.detach(), rtol=1e-9, atol=1e-12, err_msg=f"{name} after update {update + 1}"

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import offbeat
-from offbeat.algorithms.configs import DDPG, DQN, REDQ, SAC, TD3, Fixed, Learned
+from driven_learner import Learner
+from offbeat.algorithms.configs import Fixed, Learned
 from offbeat.algorithms.torch import sac
 from offbeat.errors import SpaceError, UsageError
-from offbeat.learn.torch import Learner
-from offbeat.settings import build, flatten, train_settings, with_changes
+from offbeat.settings import flatten, make_config, make_learner_config, train_settings, with_changes
 from specs import choice_spec, random_transitions, vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -31,7 +31,7 @@ def _noise(learner: Learner, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("gradients", ["auto", "autograd"])
 @pytest.mark.parametrize("actor_value", ["min", "mean"])
 def test_discrete_gradients_are_those_of_the_written_out_objective(gradients: str, actor_value: str) -> None:
-    config = SAC(**SMALL, temperature=Fixed(0.3), gradients=gradients, actor_value=actor_value)
+    config = make_learner_config("sac", **SMALL, temperature=Fixed(0.3), gradients=gradients, actor_value=actor_value)
     learner, rng = _learner("sac", config, choice_spec(5, 3)), np.random.default_rng(0)
     state, batch = learner.state, random_transitions(rng, learner.spec, 32, np.float64)
     state.target.flat.mul_(1.2)
@@ -46,7 +46,7 @@ def test_discrete_gradients_are_those_of_the_written_out_objective(gradients: st
     q = critic(obs, empty)
     loss = 0.5 * ((q[:, torch.arange(32), taken] - goal) ** 2).mean(1).sum()
     expected = torch.cat([each.reshape(-1) for each in torch.autograd.grad(loss, list(critic.parameters()))])
-    learner.update(batch, _noise(learner, rng))
+    learner.update_once(batch, _noise(learner, rng))
     torch.testing.assert_close(state.critic.gradient, expected, rtol=1e-9, atol=1e-12)
 
     # The actor's half uses the critics of after their step, which is where they are now; the actor's step is undone.
@@ -63,28 +63,28 @@ def test_discrete_gradients_are_those_of_the_written_out_objective(gradients: st
 
 @pytest.mark.parametrize("target", [None, 0.9])
 def test_the_default_target_entropy_of_discrete_actions_is_that_of_the_paper(target: float | None) -> None:
-    config = SAC(**SMALL, temperature=Learned(target_entropy=target))
+    config = make_learner_config("sac", **SMALL, temperature=Learned(target_entropy=target))
     learner, rng = _learner("sac", config, choice_spec(5, 4)), np.random.default_rng(0)
-    learner.update(random_transitions(rng, learner.spec, 32, np.float64), np.zeros(0))
-    moment = learner.arrays()["temperature_adam/mean"].item() / 0.1  # Adam's first one is a tenth of the gradient
+    learner.update_once(random_transitions(rng, learner.spec, 32, np.float64), np.zeros(0))
+    moment = learner.arrays()["temperature_optimiser/mean"].item() / 0.1  # Adam's first one is a tenth of the gradient
     wanted = 0.98 * np.log(4) if target is None else target
     assert moment == pytest.approx(learner.drain()["entropy"] - wanted, rel=1e-9)
 
 
 def test_redq_has_its_authors_ratio_and_delay_without_a_preset() -> None:
-    config = build("redq", {})
-    assert (config.run.updates_per_step, config.learner.actor_every) == (20.0, 20)
-    assert build("redq", {"updates_per_step": 2}).run.updates_per_step == 2.0
-    assert build("redq", flatten(config)) == config
-    assert with_changes(build("redq", {"updates_per_step": 3}), total_steps=5).run.updates_per_step == 3.0
+    config = make_config("redq", {})
+    assert (config.run.pace.updates_per_step, config.learner.actor_every) == (20.0, 20)
+    assert make_config("redq", {"updates_per_step": 2}).run.pace.updates_per_step == 2.0
+    assert make_config("redq", flatten(config)) == config
+    assert with_changes(make_config("redq", {"updates_per_step": 3}), total_steps=5).run.pace.updates_per_step == 3.0
     shown = {each.name: each.default_words for each in train_settings("redq")}
     assert shown["updates_per_step"] == "20.0"
     assert {each.name: each.default_words for each in train_settings("sac")}["updates_per_step"] == "1.0"
-    assert offbeat.Agent("redq", vector_spec(3, 1), warmup_steps=1).source.due(2, 0) == 20
+    assert offbeat.Agent("redq", vector_spec(3, 1), warmup_steps=1).training.pace.due(2, 0, 1) == 20
 
 
 def test_the_target_is_the_least_of_a_drawn_subset() -> None:
-    config = REDQ(**SMALL, critics=5, target_subset=2)
+    config = make_learner_config("redq", **SMALL, critics=5, target_subset=2)
     spec = vector_spec(5, 2)
     noise = np.zeros(sac.noise_shape(config, spec))
     noise[-5:] = [3.0, -1.0, 2.0, -2.0, 1.0]
@@ -93,12 +93,12 @@ def test_the_target_is_the_least_of_a_drawn_subset() -> None:
     assert members is not None
     assert sorted(members.tolist()) == [1, 3]
     q = torch.arange(10.0).view(5, 2)
-    assert sac.least(q, members).tolist() == [2.0, 3.0]
-    assert sac.least(q, None).tolist() == [0.0, 1.0]
+    assert sac.min_over_critics(q, members).tolist() == [2.0, 3.0]
+    assert sac.min_over_critics(q, None).tolist() == [0.0, 1.0]
 
 
 def test_all_subsets_are_equally_likely() -> None:
-    config, rng = REDQ(**SMALL, critics=4, target_subset=2), np.random.default_rng(0)
+    config, rng = make_learner_config("redq", **SMALL, critics=4, target_subset=2), np.random.default_rng(0)
     shape = sac.noise_shape(config, vector_spec(5, 2))
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(3_000):
@@ -112,11 +112,11 @@ def test_all_subsets_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("gradients", ["auto", "autograd"])
 def test_the_actor_may_climb_the_mean_of_the_critics(gradients: str) -> None:
-    config = REDQ(**SMALL, critics=3, temperature=Fixed(0.2), gradients=gradients, actor_every=1)
+    config = make_learner_config("redq", **SMALL, critics=3, temperature=Fixed(0.2), gradients=gradients, actor_every=1)
     learner, rng = _learner("redq", config, vector_spec(5, 2)), np.random.default_rng(0)
     batch, noise = random_transitions(rng, learner.spec, 32, np.float64), _noise(learner, rng)
     before = learner.state.actor.flat.clone()
-    learner.update(batch, noise)
+    learner.update_once(batch, noise)
     learner.state.actor.flat.copy_(before)
     obs, module = torch.from_numpy(batch.obs), learner.state.actor.module
     action, log_prob, _ = sac.squash(module(obs), torch.from_numpy(noise[:64].reshape(32, 2)), (-20.0, 2.0))
@@ -127,7 +127,7 @@ def test_the_actor_may_climb_the_mean_of_the_critics(gradients: str) -> None:
 
 
 def test_dropout_and_layer_norm_of_the_critics_leave_the_actor_alone_and_repeat_exactly() -> None:
-    config = SAC(**SMALL, critic_dropout=0.2, critic_layer_norm=True)
+    config = make_learner_config("sac", **SMALL, critic_dropout=0.2, critic_layer_norm=True)
     spec, flats = vector_spec(5, 2), []
     for _ in range(2):
         learner, rng = _learner("sac", config, spec), np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_dropout_and_layer_norm_of_the_critics_leave_the_actor_alone_and_repeat_
         assert "0/norm/scale" in names
         assert all("norm" not in name for name, _ in learner.state.actor.named())
         for _ in range(3):
-            learner.update(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
+            learner.update_once(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
         flats.append(learner.state.critic.flat.clone())
         torch.manual_seed(len(flats))  # what a user does with torch's generator in between has no say
     torch.testing.assert_close(*flats, rtol=0, atol=0)
@@ -147,15 +147,19 @@ def test_dropout_and_layer_norm_of_the_critics_leave_the_actor_alone_and_repeat_
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec"),
-    [*((kind, vector_spec(5, 2)) for kind in (SAC, REDQ, TD3, DDPG)), (SAC, choice_spec(5, 3)), (REDQ, choice_spec())],
+    ("algorithm", "spec"),
+    [
+        *((algorithm, vector_spec(5, 2)) for algorithm in ("sac", "redq", "td3", "ddpg")),
+        ("sac", choice_spec(5, 3)),
+        ("redq", choice_spec()),
+    ],
 )
-def test_the_actor_learns_after_the_last_critic_update_of_a_group(kind: Any, spec: Any) -> None:
-    config = kind(**SMALL, actor_every=3)
-    learner, rng, moved = _learner(kind.__name__.lower(), config, spec), np.random.default_rng(0), []
+def test_the_actor_learns_after_the_last_critic_update_of_a_group(algorithm: str, spec: Any) -> None:
+    config = make_learner_config(algorithm, **SMALL, actor_every=3)
+    learner, rng, moved = _learner(algorithm, config, spec), np.random.default_rng(0), []
     for _ in range(7):
         before = learner.arrays()
-        learner.update(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
+        learner.update_once(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
         after = learner.arrays()
         assert not np.array_equal(after["critic/0/weight"], before["critic/0/weight"])
         changed = [
@@ -171,8 +175,18 @@ def test_the_actor_learns_after_the_last_critic_update_of_a_group(kind: Any, spe
 @pytest.mark.parametrize(
     ("algorithm", "config", "spec", "words"),
     [
-        ("td3", TD3(), choice_spec(), "Discrete actions, which TD3 does not take; use dqn, sac, redq, ppo or appo"),
-        ("dqn", DQN(), vector_spec(), "Box actions, which DQN does not take; use sac, redq, td3, ddpg, ppo or appo"),
+        (
+            "td3",
+            make_learner_config("td3"),
+            choice_spec(),
+            "Discrete actions, which td3 does not take; use sac, redq, dqn, ppo or appo",
+        ),
+        (
+            "dqn",
+            make_learner_config("dqn"),
+            vector_spec(),
+            "Box actions, which dqn does not take; use sac, redq, td3, ddpg, ppo or appo",
+        ),
     ],
 )
 def test_actions_that_an_algorithm_cannot_take_are_refused_with_one_that_can(
@@ -182,47 +196,47 @@ def test_actions_that_an_algorithm_cannot_take_are_refused_with_one_that_can(
         _learner(algorithm, config, spec)
 
 
-@pytest.mark.parametrize("kind", [SAC, REDQ, TD3, DDPG, DQN])
-def test_nothing_off_policy_takes_independent_choices_for_a_box_or_one_choice(kind: Any) -> None:
+@pytest.mark.parametrize("algorithm", ["sac", "redq", "td3", "ddpg", "dqn"])
+def test_nothing_off_policy_takes_independent_choices_for_a_box_or_one_choice(algorithm: str) -> None:
     for size in (1, 2):
         spec = dataclasses.replace(vector_spec(action=size), action_dtype="int64", branches=(2, 3)[:size])
         with pytest.raises(
-            SpaceError, match=f"MultiDiscrete actions, which {kind.__name__} does not take; use ppo or appo"
+            SpaceError, match=f"MultiDiscrete actions, which {algorithm} does not take; use ppo or appo"
         ):
-            _learner(kind.__name__.lower(), kind(), spec)
+            _learner(algorithm, make_learner_config(algorithm), spec)
 
 
-@pytest.mark.parametrize("kind", [SAC, REDQ])
+@pytest.mark.parametrize("algorithm", ["sac", "redq"])
 @pytest.mark.parametrize(("name", "value"), [("log_std_min", -5.0), ("log_std_max", 1.0)])
-def test_discrete_actions_have_no_deviation_to_clamp(kind: type[SAC], name: str, value: float) -> None:
-    config = kind(**{name: value})
-    with pytest.raises(UsageError, match=f"{name}={value:g} .* Discrete ones: leave {name} out"):
-        _learner("sac", config, choice_spec())
-    _learner("sac", kind(), choice_spec())
-    _learner("sac", config, vector_spec())
+def test_discrete_actions_have_no_deviation_to_clamp(algorithm: str, name: str, value: float) -> None:
+    config = make_learner_config(algorithm, **{name: value})
+    with pytest.raises(UsageError, match=f"{name}={value:g} .* Discrete actions: leave {name} out"):
+        _learner(algorithm, config, choice_spec())
+    _learner(algorithm, make_learner_config(algorithm), choice_spec())
+    _learner(algorithm, config, vector_spec())
 
 
 def test_more_critics_in_the_target_than_there_are_is_refused() -> None:
     with pytest.raises(UsageError, match="target_subset=3 is more than critics=2"):
-        SAC(target_subset=3)
+        make_learner_config("sac", target_subset=3)
 
 
 def test_dqn_has_nobody_to_show_a_privileged_state_to() -> None:
     spec = dataclasses.replace(choice_spec(), state=choice_spec().layout, state_key="state", state_from="info")
     with pytest.raises(UsageError, match="leave state_key out"):
-        _learner("dqn", DQN(), spec)
+        _learner("dqn", make_learner_config("dqn"), spec)
 
 
 @pytest.mark.parametrize("hidden", [(), (1,)])
 def test_networks_without_or_with_the_narrowest_hidden_layer_learn_alike_on_both_passes(
     hidden: tuple[int, ...],
 ) -> None:
-    for algorithm, kind, spec in (("sac", SAC, vector_spec(5, 2)), ("dqn", DQN, choice_spec(5, 3))):
+    for algorithm, spec in (("sac", vector_spec(5, 2)), ("dqn", choice_spec(5, 3))):
         flats = []
         for gradients in ("auto", "autograd"):
-            config = kind(hidden=hidden, batch_size=32, gradients=gradients)
+            config = make_learner_config(algorithm, hidden=hidden, batch_size=32, gradients=gradients)
             learner, rng = _learner(algorithm, config, spec), np.random.default_rng(0)
             for _ in range(3):
-                learner.update(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
+                learner.update_once(random_transitions(rng, spec, 32, np.float64), _noise(learner, rng))
             flats.append(learner.state.critic.flat)
         torch.testing.assert_close(*flats, rtol=1e-9, atol=1e-12)

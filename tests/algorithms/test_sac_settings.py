@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.algorithms.configs import SAC, Fixed, Learned
+from driven_learner import Learner
+from offbeat.algorithms.configs import Fixed, Learned
 from offbeat.algorithms.torch import sac
+from offbeat.algorithms.torch.distributions import squash
 from offbeat.algorithms.torch.optimise import Adam, apply
-from offbeat.algorithms.torch.squashed import squash
 from offbeat.errors import SpaceError, UsageError
-from offbeat.learn.torch import Learner
+from offbeat.settings import make_learner_config
 from offbeat.types import Chunk, Layout, Leaf
 from small_learners import SPEC, batches, make, same, updated
 from specs import vector_spec
@@ -58,7 +59,7 @@ def test_targets_take_the_minimum_over_critics() -> None:
         target = torch.from_numpy(batch.reward) + torch.from_numpy(batch.discount) * next_q
         q = state.critic.module(torch.from_numpy(batch.obs), torch.zeros(32, 0), torch.from_numpy(batch.action))
         loss = sum(0.5 * ((q[e] - target) ** 2).mean() for e in range(3))
-    learner.update(batch, noise)
+    learner.update_once(batch, noise)
     assert learner.drain()["critic_loss"] == pytest.approx(float(loss), rel=1e-12)
 
 
@@ -115,7 +116,7 @@ def test_schedules_scale_each_groups_rate_over_the_planned_updates() -> None:
     seen = []
     for batch, noise in batches(5):
         seen.append(learner.rates())
-        learner.update(batch, noise)
+        learner.update_once(batch, noise)
     np.testing.assert_allclose([rates["actor"] for rates in seen], [1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0], atol=1e-12)
     cosine = [0.5e-3 * (1 + math.cos(math.pi * k / 4)) for k in range(5)]
     np.testing.assert_allclose([rates["critic"] for rates in seen], cosine, atol=1e-12)
@@ -178,7 +179,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_return() -> None:
     assert learner.returns is not None
     learner.returns.moments.update(np.array([[0.0], [8.0]]))  # deviation 4
     (batch, noise), *_ = batches(1)
-    learner.update(batch, noise)
+    learner.update_once(batch, noise)
     plain = updated(make(), reward=batch.reward * (1 / np.sqrt(16 + 1e-8)))
     np.testing.assert_allclose(learner.state.critic.flat, plain.state.critic.flat, rtol=1e-12)
 
@@ -187,9 +188,8 @@ def test_observations_are_normalised_and_clipped_for_both_networks() -> None:
     learner = make(normalise_observations=True, observation_clip=1.5)
     assert learner.observations is not None
     learner.observations.update(np.array([[0.0] * 5, [4.0] * 5]))  # mean 2, deviation 2
-    learner.refresh_scales()
     (batch, noise), *_ = batches(1)
-    learner.update(batch, noise)
+    learner.update_once(batch, noise)
     by_hand = [np.clip((each - 2.0) / np.sqrt(4 + 1e-8), -1.5, 1.5) for each in (batch.obs, batch.next_obs)]
     plain = updated(make(), obs=by_hand[0], next_obs=by_hand[1])
     np.testing.assert_allclose(learner.state.critic.flat, plain.state.critic.flat, rtol=1e-10)
@@ -220,7 +220,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         if device == "cuda" and torch.cuda.is_available():
             continue
         with pytest.raises(UsageError, match=device):
-            Learner("sac", SAC(), SPEC, rng=np.random.default_rng(0), device=device)
+            Learner("sac", make_learner_config("sac"), SPEC, rng=np.random.default_rng(0), device=device)
 
 
 def test_log_probability_is_exact_for_actions_near_the_bounds() -> None:
@@ -250,7 +250,7 @@ def test_metrics_are_means_since_the_last_drain() -> None:
     learner = make()
     losses = []
     for batch, noise in batches(3):
-        learner.update(batch, noise)
+        learner.update_once(batch, noise)
         losses.append(float(learner._sums["critic_loss"]))
     expected = losses[-1] / 3
     assert learner.drain()["critic_loss"] == pytest.approx(expected)

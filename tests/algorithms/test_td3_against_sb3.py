@@ -13,8 +13,9 @@ from stable_baselines3 import DDPG as TheirDDPG
 from stable_baselines3 import TD3 as TheirTD3
 from stable_baselines3.common.buffers import ReplayBufferSamples
 
-from offbeat.algorithms.configs import DDPG, TD3
-from offbeat.learn.torch import Learner
+from driven_learner import Learner
+from offbeat.algorithms.configs import TD3
+from offbeat.settings import make_learner_config
 from specs import random_transitions, vector_spec
 
 BATCH, UPDATES, RATE = 32, 10, 3e-4
@@ -56,9 +57,15 @@ def _pairs(learner: Learner, model: Any) -> list[tuple[str, torch.Tensor, torch.
 @pytest.mark.parametrize(
     ("algorithm", "config", "theirs"),
     [
-        ("td3", TD3(**SETTINGS), TheirTD3),
-        ("td3", TD3(**SETTINGS, actor_every=3, target_every=3, target_noise=0.4, target_noise_clip=0.3), TheirTD3),
-        ("ddpg", DDPG(**SETTINGS), TheirDDPG),
+        ("td3", make_learner_config("td3", **SETTINGS), TheirTD3),
+        (
+            "td3",
+            make_learner_config(
+                "td3", **SETTINGS, actor_every=3, target_every=3, target_noise=0.4, target_noise_clip=0.3
+            ),
+            TheirTD3,
+        ),
+        ("ddpg", make_learner_config("ddpg", **SETTINGS), TheirDDPG),
     ],
 )
 def test_ten_updates_equal_stable_baselines3(
@@ -72,8 +79,13 @@ def test_ten_updates_equal_stable_baselines3(
         if algorithm == "ddpg"
         else {"target_policy_noise": config.target_noise, "target_noise_clip": config.target_noise_clip}
     )
-    architecture = {"net_arch": list(config.hidden)}
-    shared = {"policy_kwargs": architecture, "gamma": config.gamma, "tau": config.tau, "learning_rate": RATE}
+    architecture = {"net_arch": list(config.networks.hidden)}
+    shared = {
+        "policy_kwargs": architecture,
+        "gamma": config.returns.gamma,
+        "tau": config.target.tau,
+        "learning_rate": RATE,
+    }
     model = theirs("MlpPolicy", _Spaces(), device="cpu", **shared, **delay, **smoothing)
     model.policy.double()
     model._logger = SimpleNamespace(record=lambda *args, **kwargs: None)
@@ -97,7 +109,7 @@ def test_ten_updates_equal_stable_baselines3(
     model.replay_buffer = SimpleNamespace(sample=samples)
     for update in range(UPDATES):
         model.train(gradient_steps=1, batch_size=BATCH)
-        learner.update(batches[update], noise[update])
+        learner.update_once(batches[update], noise[update])
         for name, ours, other in _pairs(learner, model):
             np.testing.assert_allclose(
                 ours.detach(), other.detach(), rtol=1e-9, atol=1e-12, err_msg=f"{name} after update {update + 1}"

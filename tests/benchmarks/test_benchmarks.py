@@ -72,7 +72,7 @@ def test_steps_per_second_are_measured_after_learning_has_started(tmp_path: Path
     assert all(0 < score["rounds"][0] < math.inf for score in record["steps_per_second"])
 
 
-def test_what_is_learned_is_measured_by_the_same_episodes(tmp_path: Path) -> None:
+def test_final_returns_are_measured_on_the_same_episodes(tmp_path: Path) -> None:
     quick = ["--learning", "--learning-steps", "1010", "--seeds", "1", "--environments", "Pendulum-v1"]
     run("end_to_end.py", "--only", ",".join(BOTH), "--threads", "1", "--out", str(tmp_path), *quick)
     record = results(tmp_path, "learning")
@@ -95,7 +95,7 @@ def test_whole_on_policy_training_and_its_learner_alone_are_measured(tmp_path: P
     assert re.search(r"\| stable-baselines3 1 thread \|.*\| \d+\.\d\d x \|", done.stdout)
 
 
-def test_an_on_policy_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
+def test_a_finished_on_policy_run_is_not_trained_again(tmp_path: Path) -> None:
     few = ["--learning", "--only", "offbeat", "--environment", "Pendulum-v1", "--learning-steps", "4096"]
     where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
     run("appo.py", *few, "--seeds", "1", *where)
@@ -120,18 +120,18 @@ def test_the_rollout_learners_do_the_same_updates() -> None:
         contestant.learn()
     assert ours._agent.learner.updates == 2 * 5 * 8
     assert theirs._model._n_updates == 2 * 5
-    assert len(ours._agent.source) == theirs._model.rollout_buffer.observations.shape[0] == 4096
+    assert len(ours._agent.experience) == theirs._model.rollout_buffer.observations.shape[0] == 4096
 
 
 @pytest.mark.usefixtures("on_the_benchmarks_path")
-def test_the_error_of_a_difference_needs_two_numbers_of_each() -> None:
+def test_the_standard_error_of_a_difference_needs_two_numbers_per_group() -> None:
     from appo import standard_error
 
     assert standard_error([[1.0, 3.0], [2.0, 2.0]]) == pytest.approx(1.0)
     assert standard_error([[1.0, 3.0], [2.0]]) == float("inf")
 
 
-def test_sample_factory_has_the_versions_of_everybody_but_for_numpy() -> None:
+def test_sample_factory_has_the_common_versions_except_numpy() -> None:
     def pins(file: Path) -> dict[str, str]:
         found = (re.match(r"([\w-]+)(?:\[.*\])?==(\S+)", line) for line in file.read_text().splitlines())
         return {each[1]: each[2] for each in found if each}
@@ -142,14 +142,14 @@ def test_sample_factory_has_the_versions_of_everybody_but_for_numpy() -> None:
     assert {"torch", "gymnasium", "mujoco"} <= own.keys() & everybody.keys()
 
 
-def test_an_unknown_contestant_is_refused_with_the_names_that_there_are() -> None:
+def test_an_unknown_contestant_is_refused_with_a_list_of_names() -> None:
     done = run("learner.py", "--only", "sb4", expected=1)
     assert "sb4" in done.stderr
     assert "stable-baselines3" in done.stderr
 
 
 @pytest.mark.usefixtures("on_the_benchmarks_path")
-def test_a_contestants_failure_arrives_with_its_traceback() -> None:
+def test_the_failure_of_a_contestant_has_its_traceback() -> None:
     from contest import Entry, workers
 
     failure = pytest.raises(RuntimeError, match=r"(?s)nobody failed:.*No module named 'learners\.nobody'")
@@ -214,7 +214,7 @@ def test_the_document_holds_the_tables_of_the_committed_results() -> None:
 
 
 @pytest.mark.usefixtures("on_the_benchmarks_path")
-def test_the_command_is_measured_with_defaults_and_by_hand_idle_and_busy(
+def test_the_command_is_measured_with_defaults_and_manual_settings_idle_and_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import command

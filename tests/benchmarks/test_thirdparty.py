@@ -1,4 +1,4 @@
-"""How a trial of somebody's environment is judged."""
+"""How benchmarks/thirdparty.py classifies the result of training on a third-party environment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import thirdparty
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "outcome"),
+    ("code", "stderr", "outcome"),
     [
         (0, "a warning", "works"),
         (2, "offbeat: error: part 'mission' of the observation space is text", "refused"),
         (1, "noise\noffbeat: error: Fetch-v4 could not be made: AssertionError at a.py:1", "cannot be made"),
-        (1, "offbeat: error: KeyError: 'x' (unexpected; --debug shows where it was raised)", "FAILS"),
+        (1, "offbeat: error: KeyError: 'x' (unexpected; --debug prints the traceback)", "FAILS"),
         (-9, "Killed", "FAILS"),
     ],
 )
-def test_a_trial_fails_only_where_the_command_has_no_words_for_it(code: int, said: str, outcome: str) -> None:
-    assert thirdparty.judge(code, said)[0] == outcome
+def test_a_trial_fails_only_on_an_unexpected_error(code: int, stderr: str, outcome: str) -> None:
+    assert thirdparty.judge(code, stderr)[0] == outcome
 
 
 def test_a_package_that_is_not_installed_is_not_tried() -> None:

@@ -70,7 +70,8 @@ def test_saved_and_loaded_agent_goes_on_as_the_first_would(
         outcomes.append(action)
     np.testing.assert_array_equal(*outcomes)
     assert _same(first, second)
-    np.testing.assert_array_equal(first.shard.read(0, 231).columns["step"], second.shard.read(0, 231).columns["step"])
+    steps = [agent.training.shards["0"].read(0, 231).columns["step"] for agent in (first, second)]
+    np.testing.assert_array_equal(*steps)
 
 
 def test_load_says_what_differs(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_rows_of_an_own_loop_know_their_environment_episode_and_step() -> None:
     for step in range(4):
         ended = [step == 1, False]
         agent.observe(np.full((2, 3), step), np.zeros((2, 1)), [1, 2], np.full((2, 3), step + 1), ended, [False, False])
-    columns = agent.shard.read(0, 8).columns
+    columns = agent.training.shards["0"].read(0, 8).columns
     assert columns["env"].tolist() == [0, 1] * 4
     assert columns["episode"].tolist() == [0, 0, 0, 0, 1, 0, 1, 0]
     assert columns["step"].tolist() == [0, 0, 1, 1, 0, 2, 1, 3]
@@ -151,7 +152,7 @@ def test_schedules_of_an_own_loop_run_over_the_updates_that_it_names(updates: in
             agent.observe(np.zeros(3), agent.act(np.zeros(3)), 0.0, np.zeros(3), False, False)
         agent.update()
         assert agent.learner.updates == turn + 1
-        assert agent.learner.progress() == pytest.approx(turn / updates)
+        assert agent.learner.progress == pytest.approx(turn / updates)
 
 
 def test_a_wrapper_changes_what_the_agent_sees() -> None:
@@ -173,7 +174,7 @@ def test_a_capacity_beyond_any_memory_is_refused() -> None:
         ({"envs": [0, -1]}, "environments are numbered"),
         ({"envs": [0, 1 << 24]}, "environments are numbered"),
         ({"reward": [1.0]}, "reward"),
-        ({"reward": ["1.0", "2.0"]}, "reward is .* take numbers"),
+        ({"reward": ["1.0", "2.0"]}, "reward is .* need numbers"),
         ({"action": np.zeros((2, 5))}, "action"),
     ],
 )
@@ -191,7 +192,7 @@ def test_a_row_that_is_refused_changes_nothing(changes: dict[str, Any], words: s
         agent.observe(**{**good, **changes})
     assert agent.steps == len(agent.experience) == 0
     agent.observe(**good)
-    assert agent.shard.read(0, 2).columns["step"].tolist() == [0, 0]
+    assert agent.training.shards["0"].read(0, 2).columns["step"].tolist() == [0, 0]
     with pytest.raises(UsageError, match="count=-3"):
         agent.update(-3)
 
@@ -309,7 +310,7 @@ def test_actions_beyond_the_bounds_are_stored_as_they_were_drawn() -> None:
     action = agent.act(rows)
     assert np.abs(action).max() == 2.0
     agent.observe(rows, action, np.zeros(50), rows, [False] * 50, [False] * 50)
-    stored = agent.source.arrays()["filling/rows"].view(agent.schema.row)["action"].ravel()
+    stored = agent.experience.arrays()["filling/rows"].view(agent.experience.schema.row)["action"].ravel()
     assert np.abs(stored).max() > 1.0
     np.testing.assert_allclose(np.clip(stored, -1, 1) * 2.0, action.ravel(), rtol=1e-6)
 

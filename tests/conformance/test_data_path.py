@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_inline_collector import Scripted, counting_vector
+from test_in_process import Scripted, collector, counting_vector, poll
 
 from counting import Counting
-from offbeat.collect import Inline
+from drawing import Drawn
 from offbeat.replay.shard import Shard
-from offbeat.replay.uniform import Uniform
-from offbeat.types import Schema, Transitions
+from offbeat.types import Schema
+from specs import Transitions
 
 ROWS = {1: 15_000, 3: 30_000, 64: 60_000}
 """More than 100,000 in each mode, by the number of environments."""
@@ -46,15 +46,15 @@ def check(batch: Transitions, shard: Shard, envs: list[Counting], steps: int, pl
 def test_every_sampled_transition_is_in_the_environments_log(kind: str, num_envs: int, rows: int) -> None:
     vector, envs = counting_vector(kind, num_envs)
     schema = Schema.transitions(vector.spec)
-    inline = Inline(vector, Scripted(0), schema, np.random.default_rng(0))
     shard, rng = Shard(schema, CAPACITY), np.random.default_rng(1)
-    samplers = {steps: Uniform([shard], n_step=steps, gamma=GAMMA) for steps in (1, 3)}
+    inline = collector(vector, Scripted(0), shard=shard)
+    samplers = {steps: Drawn([shard], n_step=steps, gamma=GAMMA) for steps in (1, 3)}
     places: list[dict] = [{} for _ in envs]
     looks = iter(np.linspace(1, rows, 20).astype(int))
     look = next(looks)
-    while inline.rows < rows:
-        shard.write(inline.poll())
-        if inline.rows < look:
+    while shard.committed < rows:
+        poll(inline)
+        if shard.committed < look:
             continue
         look = next(looks, rows)
         for env, known in zip(envs, places, strict=True):
@@ -62,5 +62,5 @@ def test_every_sampled_transition_is_in_the_environments_log(kind: str, num_envs
                 known[env.log[position].episode, env.log[position].step] = position
         for steps, sampler in samplers.items():
             check(sampler.sample(rng, 300), shard, envs, steps, places)
-    assert shard.committed == inline.rows == sum(len(env.log) for env in envs)
+    assert shard.committed == sum(len(env.log) for env in envs)
     assert shard.size == CAPACITY

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -23,10 +23,13 @@ from offbeat.collect.processes import Processes
 from offbeat.errors import OffbeatError
 from offbeat.observe.jsonl import read
 from offbeat.policies.mlp import MLPPolicy
+from offbeat.replay.settings import ReplaySettings
+from offbeat.replay.uniform import UniformReplay
 from offbeat.run.api import RunResult
 from offbeat.run.callbacks import CheckpointEvent, ChunkEvent, UpdateEvent
 from offbeat.run.checkpoint import Checkpoints
-from offbeat.settings import train_settings
+from offbeat.settings import settings_of, train_settings
+from offbeat.types import Batches, Schema
 from pacing import Holding
 from short_runs import SETTINGS
 
@@ -46,6 +49,18 @@ class Change:
     value: Any
     shows: str
     besides: dict[str, Any] = field(default_factory=dict)
+
+
+class Newest(UniformReplay):
+    """Draws from the newest share of the rows alone."""
+
+    def __init__(self, schema: Schema, settings: ReplaySettings, share: float = 0.5) -> None:
+        super().__init__(schema, settings)
+        self._share = share
+
+    def draw(self, rng: Any, count: int) -> Batches:
+        late = SimpleNamespace(random=lambda size: (1.0 - self._share * rng.random(size)) * (1.0 - 1e-12))
+        return super().draw(late, count)
 
 
 COLLECTED: dict[str, Any] = {"collectors": 1, "num_envs": 2}
@@ -68,9 +83,13 @@ CHANGED: dict[str, Change] = {
     "updates_per_step": Change(1.0, "updates"),
     "random_steps": Change(60, "rows"),
     "warmup_steps": Change(60, "updates"),
+    "pace": Change("free", "updates", COLLECTED),
     "capacity": Change(60, "replay"),
+    "replay": Change(f"{__name__}:Newest", "learned"),
+    "replay_kwargs": Change({"share": 0.1}, "learned", {"replay": f"{__name__}:Newest"}),
     "reward_shaping": Change(f"{__name__}:halved", "rows"),
     "collectors": Change(2, "collectors"),
+    "collector": Change("own_collector:BackgroundThread", "collectors", COLLECTED),
     "slack": Change(0, "lag", {**BUSY, "collect_ahead": 8}),
     "collect_ahead": Change(1, "lag", {**BUSY, "slack": 64}),
     "max_policy_lag": Change(2, "lag", BUSY),
@@ -123,7 +142,7 @@ def spied() -> Iterator[tuple[list[Processes[Any]], set[str]]]:
     """The collectors of a run, if it has any, and what its policies act with."""
     processes: list[Processes[Any]] = []
     backends: set[str] = set()
-    load, act = Processes.load, MLPPolicy.act
+    load, act = Processes.publish, MLPPolicy.act
 
     def loaded(self: Processes[Any], *arguments: Any) -> None:
         processes[:] = [self]
@@ -134,7 +153,7 @@ def spied() -> Iterator[tuple[list[Processes[Any]], set[str]]]:
         return act(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Processes, "load", loaded)
+        patch.setattr(Processes, "publish", loaded)
         patch.setattr(MLPPolicy, "act", acted)
         yield processes, backends
 
@@ -159,12 +178,12 @@ def seen(changes: dict[str, Any]) -> dict[str, Any]:
                 "saved": watching.saved,
                 "threads": watching.threads,
                 "replay": len(watching.agent.experience),
-                "device": str(watching.agent.learner.device),
+                "device": str(watching.agent.learner.backend.device),
                 "printed": bool(printed.getvalue()),
                 "backend": backends,
                 "lag": max(holding[0].lags) if holding else 0,
-                "collectors": [len(each._places) for each in processes],
-                "patience": [(each._hang, each._most_deaths) for each in processes],
+                "collectors": [len(each._slots) for each in processes],
+                "patience": [(each._context.hang_seconds, each._context.max_crashes) for each in processes],
                 "queues": [(place.plan.slots, place.plan.when_full) for place in _queues(processes)],
             }
         except OffbeatError:
@@ -174,7 +193,7 @@ def seen(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _queues(processes: list[Processes[Any]]) -> list[Any]:
-    return [place for each in processes for place in each._places if hasattr(place, "queue")]
+    return [place for each in processes for place in each._slots if hasattr(place, "queue")]
 
 
 def _of_files(run: RunResult) -> dict[str, Any]:
@@ -206,7 +225,7 @@ def usual(besides: dict[str, Any]) -> dict[str, Any]:
     return _usual[key]
 
 
-@pytest.mark.parametrize("setting", [each.name for each in dataclasses.fields(Run)] + [*OF_COLLECTED_ROLLOUTS])
+@pytest.mark.parametrize("setting", [each.name for each in settings_of(Run)] + [*OF_COLLECTED_ROLLOUTS])
 def test_every_setting_of_a_run_changes_something(setting: str) -> None:
     changes = CHANGED | OF_COLLECTED_ROLLOUTS
     assert setting in changes, f"{setting} is shown by no test: add another value for it to CHANGED"
@@ -220,4 +239,4 @@ def test_what_is_seen_of_a_run_repeats() -> None:
 
 
 def test_no_change_is_for_a_setting_that_is_gone() -> None:
-    assert set(CHANGED) == {each.name for each in dataclasses.fields(Run)}
+    assert set(CHANGED) == {each.name for each in settings_of(Run)}

@@ -12,9 +12,10 @@ from test_every_run_setting import OF_COLLECTED_ROLLOUTS
 from torch import nn
 
 import offbeat
-from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.settings import Setting, settings_of
+from offbeat.policies import Policy
+from offbeat.settings import Setting, own_settings
 from offbeat.types import Chunk, EnvSpec
 from specs import choice_spec, vector_spec
 
@@ -38,6 +39,48 @@ class OwnCritic(nn.Module):
 
     def forward(self, obs: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         return self.linear(torch.cat((obs, *action), 1))
+
+
+def fading(progress: float, power: float = 1.0) -> float:
+    return float((1.0 - 0.5 * progress) ** power)
+
+
+class Shifted:
+    """A policy whose actions are shifted, or are the first choice, while it explores."""
+
+    def __init__(self, policy: Policy, spec: EnvSpec, shift: float) -> None:
+        self._policy, self._spec, self._shift = policy, spec, shift
+        self.load, self.initial_carry = policy.load, policy.initial_carry
+
+    def act(self, obs: Any, carry: Any, rng: Any, step: int = 0, mask: Any = None) -> Any:
+        action, carry, extras = self._policy.act(obs, carry, rng, step, mask)
+        if rng is not None:
+            action = action * self._shift
+        return action, carry, extras
+
+
+def early(policy: Policy, spec: EnvSpec) -> Policy:
+    return Shifted(policy, spec, 0.5)
+
+
+def late(policy: Policy, spec: EnvSpec) -> Policy:
+    return Shifted(policy, spec, 0.0)
+
+
+class Doubled:
+    """A preprocessor that doubles observations."""
+
+    def __init__(self, spec: Any) -> None: ...
+
+    def update(self, observations: Any) -> None: ...
+
+    def __call__(self, observations: Any) -> Any:
+        return 2.0 * observations
+
+    def arrays(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, arrays: Any) -> None: ...
 
 
 ALGORITHM = ""
@@ -94,6 +137,7 @@ CHANGED: dict[str, Any] = {
     "exploration_initial": 0.2,
     "exploration_final": 0.9,
     "exploration_steps": 50,
+    "exploration_make": (late, {"exploration": "own", "exploration_make": early}),
     "exploration_decay": "exponential",
     "loss": "mse",
     "double_q": False,
@@ -107,7 +151,11 @@ CHANGED: dict[str, Any] = {
     "rate_control_factor": 3.0,
     "rate_control_lowest": 5e-3,
     "rate_control_highest": 1e-4,
+    "preprocessor": Doubled,
     "optimiser": "rmsprop",
+    "adam_betas": (0.5, 0.9),
+    "weight_decay": (0.5, {"optimiser": "adamw"}),
+    "schedule_kwargs": ({"power": 0.5}, {"schedule": fading}),
     "gae_lambda": 0.5,
     "clip": 1e-3,
     "clip_schedule": ("linear", {"clip": 1e-3}),
@@ -155,8 +203,8 @@ def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
     for row in range(80):
         agent.add(Chunk({name: column[row : row + 1] for name, column in columns.items()}))
-        while due := agent.source.due(agent.steps, agent.learner.updates):
-            agent.learn(due)
+        while due := agent.training.due():
+            agent.training.learn(due)
 
 
 def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list[Any]:
@@ -174,14 +222,14 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
         small |= {"actor_every": 1} if algorithm == "redq" else {}  # or the actor would not learn in so few updates
         agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
         agent.add(_rows(spec))
-        agent.learn(UPDATES)
+        agent.training.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
     policy.load(agent.publication().weights)
     carry, actions = policy.initial_carry(31), []
     for step in (0, 5_000, 5_001, 5_002):
         action, carry, _ = policy.act(obs.astype(np.float32), carry, rng, step)
         actions.append(action.tolist())
-    networks = [value for value in vars(agent.learner.state).values() if isinstance(value, Network)]
+    networks = [value for value in vars(agent.learner.backend.state).values() if isinstance(value, Network)]
     state = {name: array.tolist() for name, array in sorted(agent.learner.arrays().items())}
     return [state, agent.learner.drain(), actions, [each.explicit for each in networks], list(compiled)]
 
@@ -202,8 +250,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def _cases() -> list[Any]:
     return [
         pytest.param(algorithm, each, id=f"{algorithm}-{each.name}")
-        for algorithm, config in ALGORITHMS.items()
-        for each in settings_of(config)
+        for algorithm in ALGORITHMS
+        for each in own_settings(algorithm)
         if each.name not in OF_COLLECTED_ROLLOUTS
     ]
 
@@ -226,8 +274,10 @@ def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting
     value, besides = CHANGED[setting.name], {setting.union: setting.of[0]} if setting.union else {}
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
         value, besides = value[0], {**besides, **value[1]}
-    if isinstance(value, dict):
+    if isinstance(value, dict) and setting.name != "schedule_kwargs":
         value = value.get(algorithm, value.get(""))
+    if besides.get("schedule") is fading and algorithm not in ("dqn", *FROM_ROLLOUTS):
+        besides = {"critic_schedule": fading}
     torch.set_num_threads(1)
     # Which pass gradients go through is what only these two are for; what others change is in what was learned.
     compared = slice(None) if setting.name in ("gradients", "compile") else slice(3)
@@ -236,7 +286,7 @@ def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting
 
 
 def test_no_change_is_for_a_setting_that_is_gone() -> None:
-    names = {each.name for config in ALGORITHMS.values() for each in settings_of(config)}
+    names = {each.name for algorithm in ALGORITHMS for each in own_settings(algorithm)}
     assert set(CHANGED) | set(OF_COLLECTED_ROLLOUTS) == names
 
 
@@ -247,7 +297,7 @@ def test_discrete_sac_heeds_what_box_actions_heed() -> None:
         for changes in ({}, settings):
             agent = offbeat.Agent("sac", choice_spec(5, 3), **SMALL, **changes)
             agent.add(_rows(agent.spec))
-            agent.learn(UPDATES)
+            agent.training.learn(UPDATES)
             states.append({name: array.tolist() for name, array in agent.learner.arrays().items()})
         assert states[0] != states[1], settings
 

@@ -35,7 +35,7 @@ def _train(algorithm: str, make: Any, rollouts: int = 20, **settings: Any) -> of
     envs = [make() for _ in range(ENVS)]
     agent = offbeat.Agent(algorithm.split()[0], envs[0], **{**SETTINGS[algorithm], **settings})
     obs = np.stack([env.reset(seed=number)[0] for number, env in enumerate(envs)])
-    for _ in range(rollouts * agent.config.learner.rollout_steps):
+    for _ in range(rollouts * agent.config.learner.rollouts.rollout_steps):
         action = agent.act(obs)
         moved = [env.step(each) for env, each in zip(envs, action, strict=True)]
         after, reward, terminated, truncated, _ = (list(column) for column in zip(*moved, strict=True))
@@ -52,7 +52,7 @@ def _probe(algorithm: str, **probe: Any) -> Any:
 
 def _value(agent: offbeat.Agent, obs: float) -> float:
     with torch.inference_mode():
-        return float(agent.learner.state.critic(torch.tensor([[obs]]), torch.zeros(1, 0)))
+        return float(agent.learner.backend.state.critic(torch.tensor([[obs]]), torch.zeros(1, 0)))
 
 
 def _acts(agent: offbeat.Agent) -> float:

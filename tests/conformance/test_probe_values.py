@@ -45,9 +45,9 @@ def _q(agent: offbeat.Agent, obs: float, action: float) -> np.ndarray:
     with torch.no_grad():
         if agent.spec.choices is not None:
             parts = [torch.tensor([[obs]])] + [torch.zeros(1, 0)] * (agent.config.algorithm == "sac")
-            return agent.learner.state.critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
+            return agent.learner.backend.state.critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
         inputs = [torch.tensor([[obs]]), torch.zeros(1, 0), torch.tensor([[action]])]
-        return agent.learner.state.critic(*inputs)[:, 0].numpy()
+        return agent.learner.backend.state.critic(*inputs)[:, 0].numpy()
 
 
 def _acts(agent: offbeat.Agent) -> float:

@@ -1,4 +1,4 @@
-"""policy.json is believed in no part before it is checked: every edit is refused, with one type of error."""
+"""policy.json is validated before use: every edit is refused with a CheckpointError."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (algorithm, spec, settings) in POLICIES.items():
         agent = offbeat.Agent(algorithm, spec, hidden=(4,), **settings)
         notes = {"algorithm": algorithm, "env": "test", "step": 10, "versions": {"offbeat": "0"}}
-        export_policy(root / name, agent.publication(), agent.learner.policy_description(), spec, notes)
+        export_policy(root / name, agent.publication(), agent.learner.backend.policy_description(), spec, notes)
     return {name: root / name for name in POLICIES}
 
 
 def paths(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document."""
+    """The path of every value in a document."""
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, entry in items:
         yield (*before, key)
@@ -62,7 +62,7 @@ def paths(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def edits(whole: Any) -> Iterator[Any]:
-    """The document with every place deleted, replaced by every other value, and with a further key."""
+    """Variants of the document: each value deleted or replaced by another one, or an additional key."""
     for path in paths(whole):
         for value in ["deleted", "further", *OTHERS]:
             edited = copy.deepcopy(whole)
@@ -82,14 +82,14 @@ def edits(whole: Any) -> Iterator[Any]:
 
 
 def sign(whole: dict[str, Any]) -> dict[str, Any]:
-    """With a right hash, as whoever edits on purpose would."""
+    """The content with a correct hash, as after a deliberate edit."""
     content = {key: value for key, value in whole.items() if key != "sha256"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def observation(spec: EnvSpec, rows: int) -> Any:
-    """Zeros, as an environment with such a space would stack them."""
+    """Zeros, stacked as by an environment with such a space."""
     whole: Any = {}
     for leaf in spec.layout.vectors:
         zeros, inner = np.zeros((rows, *(() if leaf.kind == "discrete" else leaf.shape))), whole
@@ -124,7 +124,7 @@ def test_an_edit_with_a_right_hash_is_refused_or_acts_as_a_policy_does(name: str
     for edited in edits(whole):
         try:
             document.check(edited, weights)
-        except document.Wrong:
+        except document.InvalidDocument:
             refused += 1
             continue
         policy = LoadedPolicy(edited, publication, None, "numpy")
@@ -142,15 +142,15 @@ def test_weights_of_another_file_or_another_size_are_refused(exported: dict[str,
     content = json.loads((directory / "policy.json").read_text())
     weights = safetensors.numpy.load((directory / "weights.safetensors").read_bytes())
     (directory / "weights.safetensors").write_bytes((exported["td3"] / "weights.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match="is not the file that it was written for"):
+    with pytest.raises(CheckpointError, match="does not match the hash"):
         load_policy(directory)
     nan = {**weights, "actor/0/bias": np.full_like(weights["actor/0/bias"], np.nan)}
     cut = {**weights, "actor/1/weight": weights["actor/1/weight"][:-1]}
     for changed, words in (
         (nan, "not finite"),
-        (cut, r"'actor/1/weight' is \(3, 4\), and by the document \(4, 4\)"),
+        (cut, r"'actor/1/weight' is \(3, 4\), but by policy.json it must be \(4, 4\)"),
         ({name: array for name, array in weights.items() if "1/bias" not in name}, "'actor/1/bias' is missing"),
-        ({**weights, "actor/9/other": np.zeros(3, np.float32)}, r"'actor/9/other' is \(3,\), and by the document not"),
+        ({**weights, "actor/9/other": np.zeros(3, np.float32)}, "by policy.json it must be absent"),
         ({name: array for name, array in weights.items() if "actor" not in name}, "no layer of an actor"),
         ({name: array for name, array in weights.items() if "clip" not in name}, "'normaliser/clip' is missing"),
     ):
@@ -166,7 +166,7 @@ def test_a_policy_of_an_earlier_format_is_named_with_the_remedy(exported: dict[s
     directory = shutil.copytree(exported["sac"], tmp_path / "policy")
     content = json.loads((directory / "policy.json").read_text())
     (directory / "policy.json").write_text(json.dumps({**content, "format": 1}))
-    with pytest.raises(CheckpointError, match=r"has format 1, and this version of Offbeat reads 2; export"):
+    with pytest.raises(CheckpointError, match=r"has format 1, but this version of Offbeat reads format 2; export"):
         load_policy(directory)
 
 

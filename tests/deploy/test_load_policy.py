@@ -1,4 +1,4 @@
-"""An exported policy acts without a learner, and without torch where it can."""
+"""An exported policy acts without a learner, and without torch unless it is a user's module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ SMALL = {"hidden": (16, 16), "batch_size": 8, "random_steps": 0}
 
 
 def _export(agent: offbeat.Agent, directory: Path) -> Path:
-    export_policy(directory, agent.publication(), agent.learner.policy_description(), agent.spec, {"env": "test"})
+    export_policy(
+        directory, agent.publication(), agent.learner.backend.policy_description(), agent.spec, {"env": "test"}
+    )
     return directory
 
 
@@ -80,7 +82,7 @@ class OwnActor(nn.Module):
         return self.out(obs)
 
 
-def test_own_module_is_what_the_caller_gives_and_never_what_a_file_names(tmp_path: Path) -> None:
+def test_a_users_module_comes_from_the_caller_and_never_from_a_file(tmp_path: Path) -> None:
     agent = _agent(vector_spec(4, 2), actor=OwnActor, normalise_observations=True)
     _export(agent, tmp_path / "policy")
     obs = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
@@ -102,7 +104,7 @@ def test_own_module_is_what_the_caller_gives_and_never_what_a_file_names(tmp_pat
         ("north", "shape"),
     ],
 )
-def test_an_observation_that_cannot_be_one_is_refused(obs: object, words: str, tmp_path: Path) -> None:
+def test_an_invalid_observation_is_refused(obs: object, words: str, tmp_path: Path) -> None:
     agent = _agent(vector_spec(4, 2))
     policy = load_policy(_export(agent, tmp_path / "policy"))
     for act in (policy.act, agent.act):
@@ -131,11 +133,11 @@ def test_a_new_export_replaces_the_old_one_whole(tmp_path: Path) -> None:
 
 def test_a_reader_between_two_renames_finds_the_old_policy(tmp_path: Path) -> None:
     _export(_agent(vector_spec(4, 2)), tmp_path / "policy")
-    (tmp_path / "policy").rename(tmp_path / "policy.old")  # as a crash in the middle of an export leaves it
+    (tmp_path / "policy").rename(tmp_path / "policy.old")  # as after a crash during an export
     assert load_policy(tmp_path).version == 2
 
 
-def test_damaged_and_foreign_files_give_one_typed_error_and_execute_nothing(tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_raise_checkpoint_error_and_execute_nothing(tmp_path: Path) -> None:
     directory = _export(_agent(vector_spec(4, 2)), tmp_path / "policy")
     weights, document = directory / "weights.safetensors", directory / "policy.json"
     whole, text = weights.read_bytes(), document.read_text()
@@ -160,7 +162,7 @@ def test_damaged_and_foreign_files_give_one_typed_error_and_execute_nothing(tmp_
         load_policy(tmp_path / "nowhere")
 
 
-def test_exploring_goes_on_where_training_ended(tmp_path: Path) -> None:
+def test_exploration_continues_from_the_end_of_training(tmp_path: Path) -> None:
     """Epsilon is that of the last step, not that of the first."""
     run = offbeat.train(
         "dqn",

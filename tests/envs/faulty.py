@@ -16,7 +16,7 @@ def _or(given: Any, default: Any) -> Any:
 
 
 class Bent(gymnasium.Env[Any, Any]):
-    """A good environment (observation: three numbers, episodes of 10) but for what is passed in.
+    """A correct environment (observation: three numbers, episodes of 10), except for what is passed in.
 
     at_step: called with (environment, the five values) and returns what `step` returns, from step `when` on.
     at_reset: called with (environment, the two values) and returns what `reset` returns.
@@ -52,7 +52,7 @@ class Bent(gymnasium.Env[Any, Any]):
 
 
 class Walk(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A random walk. drift "seeded" draws from the seeded generator, "free" from one that reset does not know."""
+    """A random walk. drift "seeded" uses the seeded generator, "free" one that reset does not seed."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -76,7 +76,7 @@ class Walk(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class SavedWalk(Walk):
-    """A walk on a generator of its own, which saves itself: replaying its actions could not rebuild it."""
+    """A walk with its own generator and save_state; replaying its actions could not rebuild it."""
 
     def __init__(self, length: int = 50) -> None:
         super().__init__("free", length)

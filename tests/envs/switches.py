@@ -21,7 +21,7 @@ SEVERAL = [
 
 
 class Switches(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Observation: the sum (A,) of the actions of this episode. Takes nothing that its space does not hold.
+    """Observation: the sum (A,) of the actions of this episode. Raises for an action outside of its space.
 
     given: what `step` was called with. Episodes are truncated after `length` steps.
     """

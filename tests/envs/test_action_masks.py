@@ -1,4 +1,4 @@
-"""Masks of allowed actions on their way from environments to rows, and what is said where one cannot be."""
+"""Action masks from environments to rows, and errors for invalid masks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from guarded import BRANCHES, CHOICES, Guarded
 from offbeat.envs import check_env, make_vector
 from offbeat.errors import EnvironmentFault, SpaceError, UsageError
-from offbeat.masks import BadMask, as_mask, draw
+from offbeat.masks import BadMask, as_mask, sample
 from offbeat.types import Array
 
 
 class Bent(Guarded):
-    """Guarded, whose info is what `bend` makes of it."""
+    """Guarded, with `bend` applied to its info."""
 
     def __init__(self, bend: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -30,7 +30,7 @@ class Bent(Guarded):
 
 
 def walk(vector: Any, steps: int = 12, seed: int = 0) -> list[Array]:
-    """Next masks and masks of each step of random allowed actions; (N, 2K) each, only what a row has where valid."""
+    """Next masks and masks (N, 2K) of each step with random allowed actions, only of valid rows."""
     rng, shown = np.random.default_rng(seed), vector.reset()
     found = []
     for _ in range(steps):
@@ -44,18 +44,18 @@ def walk(vector: Any, steps: int = 12, seed: int = 0) -> list[Array]:
 @pytest.mark.parametrize("where", ["info", "observation"])
 @pytest.mark.parametrize("ends", ["terminated", "gone", "truncated"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_vector_environments_give_the_masks_of_their_members(mode: AutoresetMode, ends: str, where: str) -> None:
+def test_vector_environments_return_the_masks_of_their_environments(mode: AutoresetMode, ends: str, where: str) -> None:
     kwargs = {"ends": ends, "mask": where}
     batch = SyncVectorEnv([lambda: Guarded(**kwargs)] * 2, autoreset_mode=mode)
     theirs = walk(make_vector(batch, mask_key="allowed"), 3)
     ours = walk(make_vector(Guarded, 2, env_kwargs=kwargs, mask_key="allowed"), 3)
-    for one, other in zip(ours, theirs, strict=True):  # the first episode, whose seeds are ours in every mode
+    for one, other in zip(ours, theirs, strict=True):  # only the first episode has the same seeds in every mode
         np.testing.assert_array_equal(one, other)
     for masks in walk(make_vector(batch, mask_key="allowed"), 15):  # and no forbidden action in those that follow
         assert masks.reshape(-1, CHOICES).any(1).all()
 
 
-def test_the_final_mask_of_a_truncated_episode_is_its_own() -> None:
+def test_the_final_mask_of_a_truncated_episode_belongs_to_that_episode() -> None:
     vector = make_vector(Guarded, env_kwargs={"ends": "truncated", "length": 1}, mask_key="allowed")
     rng, shown = np.random.default_rng(0), vector.reset()
     for _ in range(20):
@@ -70,35 +70,43 @@ def test_the_final_mask_of_a_truncated_episode_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("bend", "words"),
     [
-        (lambda step, info: {"allowed": np.ones(3)}, r"the mask info\['allowed'\] has shape \(3,\), but there are 5"),
-        (lambda step, info: {"allowed": [0, 1, 2, 0, 1]}, r"is \[0, 1, 2, 0, 1\], but it must hold 1 for an action"),
-        (lambda step, info: {"allowed": np.zeros(5)}, r"allows no action, but must allow one .*\[0, 0, 0, 0, 0\]"),
-        (lambda step, info: {"allowed": ["a"] * 5}, r"must hold 1 for an action that is allowed, and 0 for others"),
-        (lambda step, info: info if step == 0 else {"x": 1}, r"step 0: info has no 'allowed' \(it has: 'x'\)"),
+        (
+            lambda step, info: {"allowed": np.ones(3)},
+            r"the mask info\['allowed'\] has shape \(3,\), but it must have shape \(5,\)",
+        ),
+        (lambda step, info: {"allowed": [0, 1, 2, 0, 1]}, r"is \[0, 1, 2, 0, 1\], but it must hold 1 for each"),
+        (
+            lambda step, info: {"allowed": np.zeros(5)},
+            r"allows no action, but must allow at least one .*\[0, 0, 0, 0, 0\]",
+        ),
+        (lambda step, info: {"allowed": ["a"] * 5}, r"must hold 1 for each allowed action and 0 for the others"),
+        (lambda step, info: info if step == 0 else {"x": 1}, r"step 0: info has no 'allowed' \(its keys: 'x'\)"),
     ],
 )
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_mask_that_cannot_be_one_is_a_fault_in_words(bend: Any, words: str, batched: bool) -> None:
+def test_an_invalid_mask_is_a_fault(bend: Any, words: str, batched: bool) -> None:
     env = SyncVectorEnv([lambda: Bent(bend)]) if batched else lambda: Bent(bend)
     with pytest.raises(EnvironmentFault, match=rf"environment 0.*{words}"):
         walk(make_vector(env, mask_key="allowed"))
 
 
-def test_a_branch_that_is_left_without_a_choice_is_named() -> None:
+def test_a_branch_without_an_allowed_choice_is_named() -> None:
     empty = np.array([1, 0, 1, 0, 0, 0, 0])
     with pytest.raises(BadMask, match="allows no choice in branch 1"):
         as_mask(empty, BRANCHES)
-    assert as_mask(empty, BRANCHES, over=True).all()
+    assert as_mask(empty, BRANCHES, terminated=True).all()
 
 
-def test_what_cannot_work_is_refused_when_the_environment_is_made() -> None:
+def test_invalid_mask_settings_are_refused_when_the_environment_is_created() -> None:
     with pytest.raises(SpaceError, match=r"mask_key='allowed'.*has Box actions.*leave mask_key out"):
         make_vector("Pendulum-v1", mask_key="allowed")
     with pytest.raises(UsageError, match=r"mask_key='nothing' is neither a key of the observation space"):
         make_vector(Guarded, mask_key="nothing")
     with pytest.raises(SpaceError, match="state_key and mask_key are both 'allowed'"):
         make_vector(Guarded, state_key="allowed", mask_key="allowed")
-    with pytest.raises(EnvironmentFault, match=r"the mask observation\['a'\] has shape \(2,\), but there are 3"):
+    with pytest.raises(
+        EnvironmentFault, match=r"the mask observation\['a'\] has shape \(2,\), but it must have shape \(3,\)"
+    ):
         make_vector(Short, mask_key="a").reset()
 
 
@@ -111,11 +119,11 @@ class Short(gymnasium.Env):
 
 
 @pytest.mark.parametrize("branches", [(CHOICES,), BRANCHES])
-def test_random_actions_are_uniform_over_what_is_allowed(branches: tuple[int, ...]) -> None:
+def test_random_actions_are_uniform_over_the_allowed_actions(branches: tuple[int, ...]) -> None:
     rng, count = np.random.default_rng(0), 20_000
     mask = rng.random(sum(branches)) < 0.6
     mask[[0, -1]] = True
-    action = draw(rng, np.tile(mask, (count, 1)), branches)
+    action = sample(rng, np.tile(mask, (count, 1)), branches)
     assert action.dtype == np.float32
     for own, part in zip(action.T, np.split(mask, np.cumsum(branches)[:-1]), strict=True):
         share = np.bincount(own.astype(int), minlength=len(part)) / count
@@ -123,7 +131,7 @@ def test_random_actions_are_uniform_over_what_is_allowed(branches: tuple[int, ..
         assert not share[~part].any()
 
 
-def test_check_env_acts_under_the_mask_and_points_at_one_that_nothing_names() -> None:
+def test_check_env_uses_the_mask_and_reports_one_without_mask_key() -> None:
     def words(severity: str, **options: Any) -> str:
         findings = check_env(Guarded, steps=60, **options)
         return " ".join(f"{each.what}; {each.remedy}" for each in findings if each.severity == severity)

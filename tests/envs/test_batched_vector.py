@@ -1,4 +1,4 @@
-"""A VectorEnv in each autoreset mode gives the steps that environments in this process give."""
+"""A VectorEnv in each autoreset mode gives the same steps as environments in this process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def assert_same(one: Step, other: Step) -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_modes_without_reset_rows_give_our_own_steps(mode: AutoresetMode) -> None:
+def test_modes_without_reset_rows_give_the_same_steps_as_inline_environments(mode: AutoresetMode) -> None:
     kwargs = {"length": 4, "ends": "truncated", "structure": "dict", "state": "observation"}
     ours = make_vector(Counting, 3, env_kwargs=kwargs, state_key="state")
     theirs = make_vector(sync(mode, **kwargs), state_key="state")
@@ -78,7 +78,7 @@ def test_an_asynchronous_vector_env_gives_what_the_synchronous_one_gives(mode: A
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("space", [SEVERAL[1], SEVERAL[3], SEVERAL[-1]])
-def test_independent_choices_give_our_own_steps(kind: Any, space: Any) -> None:
+def test_independent_choices_give_the_same_steps_as_inline_environments(kind: Any, space: Any) -> None:
     ours = make_vector(Switches, 3, env_kwargs={"space": space})
     theirs = make_vector(kind([lambda: Switches(space)] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
     assert (theirs.spec.branches, theirs.spec.action_low) == (ours.spec.branches, ours.spec.action_low)
@@ -106,7 +106,7 @@ def test_first_episodes_have_our_seeds_and_where_autoreset_is_disabled_all_have(
         assert len(counting.seeds) >= 3
 
 
-def test_a_limit_is_ours_to_set_where_autoreset_is_disabled() -> None:
+def test_a_limit_can_be_set_if_autoreset_is_disabled() -> None:
     vector = make_vector(sync(AutoresetMode.DISABLED, length=10), max_episode_steps=4)
     vector.reset()
     steps = [vector.step(ZERO) for _ in range(8)]
@@ -117,7 +117,7 @@ def test_a_limit_is_ours_to_set_where_autoreset_is_disabled() -> None:
 
 
 class Own(VectorEnv[Any, Any, Any]):
-    """A VectorEnv of its own kind: one seed for all, no autoreset_mode in its metadata, so next-step."""
+    """A custom VectorEnv: one seed for all, no autoreset_mode in its metadata, so next-step."""
 
     def __init__(self) -> None:
         self.num_envs, self.seeds = 2, []
@@ -139,7 +139,7 @@ class Own(VectorEnv[Any, Any, Any]):
         return self.count, np.ones(2), self.ended.copy(), np.zeros(2, bool), {}
 
 
-def test_a_vector_env_of_its_own_kind_is_taken_as_next_step_with_one_seed_and_its_arrays_copied() -> None:
+def test_a_custom_vector_env_is_taken_as_next_step_with_one_seed_and_its_arrays_copied() -> None:
     env = Own()
     vector = make_vector(env)
     vector.reset()
@@ -157,7 +157,7 @@ def test_an_unknown_autoreset_mode_is_refused() -> None:
 
 
 class Tampered(gymnasium.vector.VectorWrapper):
-    """Changes what step returns, from the third step on."""
+    """Changes the result of step, from the third step on."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], change: Any) -> None:
         super().__init__(env)
@@ -203,7 +203,7 @@ def test_faults_name_the_environment_where_it_is_known(change: Any, words: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_fault_right_after_a_reset_says_reset(mode: AutoresetMode) -> None:
+def test_a_fault_right_after_a_reset_names_the_reset(mode: AutoresetMode) -> None:
     def broken(env: Bent, raw: Any, info: Any) -> Any:
         env.resets = getattr(env, "resets", 0) + 1
         return (raw * np.nan if env.resets == 2 else raw), info
@@ -259,7 +259,7 @@ def test_final_observations_may_also_be_batched_by_structure() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_restored_vector_env_begins_new_episodes_and_says_so(mode: AutoresetMode) -> None:
+def test_a_restored_vector_env_starts_new_episodes_and_reports_it(mode: AutoresetMode) -> None:
     one, other = make_vector(sync(mode, length=3)), make_vector(sync(mode, length=3))
     assert other.restore(*one.snapshot())[1] == []
     one.reset()
@@ -267,7 +267,7 @@ def test_a_restored_vector_env_begins_new_episodes_and_says_so(mode: AutoresetMo
         one.step(ZERO)
     arrays, values = one.snapshot()
     _, sentences = other.restore(arrays, values)
-    assert "cannot be rebuilt: its 3 unfinished episodes are left" in sentences[0]
+    assert "cannot be rebuilt: its 3 unfinished episodes are dropped" in sentences[0]
     assert other.step(ZERO).episode.tolist() == [2, 2, 2]
     with pytest.raises(CheckpointError, match="holds 2 environments, but the VectorEnv SyncVectorEnv has 3"):
         other.restore({}, {"envs": values["envs"][:2]})

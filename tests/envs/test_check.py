@@ -1,4 +1,4 @@
-"""check_env: what it says of environments that do one thing wrong, and that it is silent on good ones."""
+"""check_env reports environments with one error each, and reports nothing for correct ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_unserved_action_space_does_not_keep_the_rest_from_being_checked() ->
         return raw * np.nan, *rest
 
     found = words(bent(at_step, action_space=spaces.Tuple((spaces.Discrete(3),))), "error")
-    assert "no algorithm serves it as it is" in found
+    assert "declare one Box of floats" in found
     assert "is not finite" in found
 
 
@@ -77,7 +77,7 @@ def test_every_choice_is_tried_in_the_form_in_which_training_gives_it(space: Any
     class Noting(Bent):
         def step(self, action: Any) -> Any:
             kinds.add((type(action), action.dtype))
-            seen.add(tuple(action) if action.shape else action)  # as a key: an array without axes could not be one
+            seen.add(tuple(action) if action.shape else action)  # a 0-d array is not hashable
             return super().step(action)
 
     assert words(check_env(lambda: Noting(action_space=space), steps=50), "error") == ""
@@ -103,11 +103,11 @@ def test_every_choice_is_tried_in_the_form_in_which_training_gives_it(space: Any
         (lambda env, *values: 1 / 0, "error", "step 0 raised ZeroDivisionError"),
     ],
 )
-def test_what_step_does_wrong_is_said(at_step: Any, severity: str, expected: str) -> None:
+def test_errors_of_step_are_reported(at_step: Any, severity: str, expected: str) -> None:
     assert expected in words(bent(at_step), severity)
 
 
-def test_what_reset_does_wrong_is_said() -> None:
+def test_errors_of_reset_are_reported() -> None:
     assert "reset returned array" in words(bent(at_reset=lambda env, raw, info: raw), "error")
     assert "reset raised ZeroDivisionError" in words(bent(at_reset=lambda *values: 1 / 0), "error")
 
@@ -118,24 +118,24 @@ def test_what_reset_does_wrong_is_said() -> None:
     assert "reset does not take a seed" in words(check_env(Seedless, steps=30), "error")
 
 
-def test_an_ignored_seed_and_free_randomness_are_told_apart() -> None:
+def test_an_ignored_seed_and_unseeded_randomness_are_distinguished() -> None:
     class Unseeded(Bent):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             return super().reset(seed=None)
 
     assert "reset with the same seed gave another first observation" in words(check_env(Unseeded), "warning")
     free = words(check_env(Walk, env_kwargs={"drift": "free"}), "warning")
-    assert "the same seed and actions gave something else after 1 calls" in free
+    assert "the same seed and actions gave another result after 1 calls" in free
 
 
-def test_an_observation_that_is_changed_after_it_was_returned_is_said() -> None:
+def test_an_observation_that_changes_after_it_was_returned_is_reported() -> None:
     class Reusing(Bent):
         def _look(self) -> Any:
             self.array = getattr(self, "array", np.zeros(3, np.float32))
             self.array[1] = self.count
             return self.array
 
-    assert "both are the same memory" in words(check_env(Reusing, steps=30), "warning")
+    assert "both use the same memory" in words(check_env(Reusing, steps=30), "warning")
 
 
 def test_endless_episodes_and_odd_bounds_are_noted() -> None:
@@ -151,7 +151,7 @@ def test_a_load_state_that_forgets_something_is_a_warning() -> None:
             self.count = state["count"]
 
     found = words(check_env(Forgetful), "warning")
-    assert "after load_state the environment goes on differently" in found
+    assert "after load_state the environment continues differently" in found
     assert "after load_state" not in words(check_env(SavedWalk), "warning")
 
 
@@ -197,8 +197,8 @@ def test_an_image_is_an_error_with_a_remedy() -> None:
         lambda: SyncVectorEnv([lambda: Bent(seen, seen, observation_space=space)]),
     ):
         found = words(check_env(env, steps=30), "error")
-        assert "the observation 'camera' is an image (4, 5, 3), but no algorithm of this version has a pixel" in found
-        assert "your own networks do not get images" in found
+        assert "the observation 'camera' is an image (4, 5, 3), but this version has no pixel encoder" in found
+        assert "passes no images to your own networks" in found
         assert "FlattenObservation" in found
     flat = check_env(lambda: Bent(seen, seen, observation_space=space), steps=30, env_wrapper=FlattenObservation)
     assert words(flat, "error") == ""
@@ -211,7 +211,7 @@ def test_a_wrapper_around_a_vector_env_is_an_error_as_it_is_in_training(env: Any
 
 
 class Closing(Bent):
-    """Counts how many of its kind are open."""
+    """Counts the open environments of its class."""
 
     open = 0
 
@@ -236,7 +236,7 @@ def refuse(env: Any) -> Any:
         (lambda: SyncVectorEnv([Closing] * 2), refuse),
     ],
 )
-def test_what_a_check_makes_it_closes(env: Any, wrapper: Any) -> None:
+def test_check_env_closes_the_environments_that_it_creates(env: Any, wrapper: Any) -> None:
     assert bool(words(check_env(env, env_wrapper=wrapper, steps=20), "error")) == (wrapper is not None)
     assert Closing.open == 0
 
@@ -247,13 +247,13 @@ def test_a_vector_env_that_is_passed_in_stays_open() -> None:
     assert not env.closed
 
 
-def test_an_unknown_name_is_wrong_use() -> None:
+def test_an_unknown_name_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="did you mean Pendulum-v1"):
         check_env("Pendulum-v11")
 
 
-def test_one_object_for_every_call_is_an_error() -> None:
+def test_returning_the_same_object_twice_is_an_error() -> None:
     shared = Bent()
     found = words(check_env(lambda: shared, steps=30), "error")
-    assert "same environment object twice" in found
+    assert "returned the same environment twice" in found
     assert "inside the factory" in found

@@ -1,4 +1,4 @@
-"""An environment that hangs: a signal handler raises in its own code, and nowhere else."""
+"""An environment that hangs: a signal handler raises inside of its code, and nowhere else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Watch = Callable[[Vector], None]
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """Has SIGUSR1 raise EnvironmentHung while an environment of the given vector is running."""
+    """Makes SIGUSR1 raise EnvironmentHung while an environment of the given vectors is running."""
     watched: list[Vector] = []
 
     def interrupt(*_: Any) -> None:
@@ -45,7 +45,7 @@ def hang(result: Any) -> Any:
 
 def test_a_hung_step_is_interrupted_and_ends_the_episode_of_its_environment_alone(watch: Watch) -> None:
     record = Record({("step", 4): hang})
-    vector = among_walks(record, contain=1)
+    vector = among_walks(record, max_faults=1)
     watch(vector)
     ours, theirs = run(vector, 20), run(make_vector(Walk, 3, seed=3, env_kwargs={"length": LENGTH}), 20)
     for mine, healthy in zip(ours, theirs, strict=True):
@@ -67,9 +67,11 @@ def test_a_hung_step_is_interrupted_and_ends_the_episode_of_its_environment_alon
         ({("step", 2): fail, ("make", 1): hang}, ["raised", "hung"]),
     ],
 )
-def test_a_hang_anywhere_else_in_an_environment_is_contained_too(trouble: Any, kinds: list[str], watch: Watch) -> None:
+def test_a_hang_in_any_other_call_of_an_environment_is_recovered_from(
+    trouble: Any, kinds: list[str], watch: Watch
+) -> None:
     record = Record(trouble)
-    vector = among_walks(record, contain=2)
+    vector = among_walks(record, max_faults=2)
     watch(vector)
     steps = run(vector, 10)
     assert [fault.kind for step in steps for fault in step.faults] == kinds
@@ -89,7 +91,7 @@ def test_a_vector_is_stepping_only_while_an_environments_own_code_runs(watch: Wa
         return fail(result)
 
     calls = [("reset", 0), ("step", 0), ("close", 0), ("make", 1), ("close", 1)]
-    vector = among_walks(Record({**dict.fromkeys(calls, look), ("step", 1): look_and_fail}), contain=1)
+    vector = among_walks(Record({**dict.fromkeys(calls, look), ("step", 1): look_and_fail}), max_faults=1)
     watch(vector)
     between: list[bool] = []
     vector.reset()
@@ -121,7 +123,7 @@ def test_an_interrupted_step_leaves_no_vector_stepping() -> None:
         raise KeyboardInterrupt
 
     for vector in (
-        make_vector(lambda: Bent(interrupt), contain=1),
+        make_vector(lambda: Bent(interrupt), max_faults=1),
         make_vector(SyncVectorEnv([lambda: Bent(interrupt)])),
     ):
         vector.reset()
@@ -131,7 +133,7 @@ def test_an_interrupted_step_leaves_no_vector_stepping() -> None:
 
 
 def test_no_row_is_lost_or_repeated_however_many_signals_come(watch: Watch) -> None:
-    vector = make_vector(Walk, 3, env_kwargs={"length": LENGTH}, contain=10**6)
+    vector = make_vector(Walk, 3, env_kwargs={"length": LENGTH}, max_faults=10**6)
     watch(vector)
     ended = threading.Event()
 
@@ -144,7 +146,7 @@ def test_no_row_is_lost_or_repeated_however_many_signals_come(watch: Watch) -> N
     thread.start()
     try:
         steps = []
-        while len(steps) < 2_000 or not any(step.faults for step in steps):  # a signal may not come at once
+        while len(steps) < 2_000 or not any(step.faults for step in steps):  # a signal may arrive late
             steps += [vector.step(action) for action in actions(vector, 1_000)]
     finally:
         ended.set()

@@ -31,7 +31,7 @@ ZERO = np.zeros((3, 1), np.float32)
         (None, None),
     ],
 )
-def test_true_false_one_and_zero_say_whether_it_was_a_success(info: Any, success: bool | None) -> None:
+def test_success_is_a_bool_or_0_or_1(info: Any, success: bool | None) -> None:
     assert success_of(info) is success
 
 
@@ -47,7 +47,7 @@ def vectors() -> dict[str, Any]:
 
 
 class Portable(Reaching):
-    """Without what cannot leave the process of an AsyncVectorEnv."""
+    """Without values that an AsyncVectorEnv cannot send."""
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *others, info = super().step(action)
@@ -68,7 +68,7 @@ def test_success_and_info_are_those_of_the_last_step(kind: str) -> None:
     assert all(each.info["steps"] == 5 and each.info["place"].tolist() == [5, 5] for each in ended)
 
 
-def test_a_row_of_infos_holds_what_that_environment_has() -> None:
+def test_a_row_of_infos_holds_the_values_of_that_environment() -> None:
     infos = {
         "here": np.array([1, 2]),
         "_here": np.array([True, False]),
@@ -81,7 +81,7 @@ def test_a_row_of_infos_holds_what_that_environment_has() -> None:
     assert row_of(np.array([{"a": 1}, None]), 1) == {}
 
 
-def test_what_is_sent_from_a_collector_is_plain_and_small() -> None:
+def test_a_collector_sends_only_plain_and_small_values() -> None:
     loop: dict[str, Any] = {}
     loop["loop"] = loop
     info = {

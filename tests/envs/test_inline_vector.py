@@ -1,4 +1,4 @@
-"""N environments in this process: seeds, limits, faults in words."""
+"""N environments in this process: seeds, limits and faults."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_registered_limit_truncates_and_a_given_one_replaces_it() -> None:
         assert steps[length - 1].finished[0].length == length
 
 
-def test_a_factorys_own_limit_keeps_working_beside_ours() -> None:
+def test_a_factorys_own_limit_and_max_episode_steps_both_apply() -> None:
     for ours, length in ((None, 6), (4, 4), (8, 6)):
         vector = make_vector(lambda: TimeLimit(Bent(), 6), max_episode_steps=ours)
         vector.reset()
@@ -121,10 +121,10 @@ NAN = np.array([0, np.nan, 0], np.float32)
             returning(observation=np.zeros(4, np.float32)),
             r"observation has shape \(4,\), but its space declares \(3,\)",
         ),
-        (returning(observation=np.zeros(3, complex)), r"observation has dtype complex128, which does not cast"),
+        (returning(observation=np.zeros(3, complex)), r"observation has dtype complex128, which cannot be cast"),
         (returning(observation=["a", "b", "c"]), r"observation is a list, not an array of numbers: \['a', 'b', 'c'\]"),
         (returning(observation=None), r"observation is a NoneType, not an array of numbers"),
-        (returning(observation=[[1], 2, 3]), r"observation is no array of numbers"),
+        (returning(observation=[[1], 2, 3]), r"observation is not an array of numbers"),
         (returning(reward=np.nan), r"the reward is nan; it must be finite"),
         (returning(reward=1e39), r"the reward is 1e\+39; it must fit into float32"),
         (returning(reward=10**400), r"the reward is inf; it must be finite"),
@@ -172,7 +172,7 @@ def test_a_fault_names_environment_episode_seed_step_and_value(at_step: Any, wor
         (raising, r"reset raised RuntimeError: the motor is off"),
     ],
 )
-def test_a_fault_in_reset_says_so(at_reset: Any, words: str) -> None:
+def test_a_fault_in_reset_names_the_reset(at_reset: Any, words: str) -> None:
     vector = make_vector(lambda: Bent(at_reset=at_reset))
     with pytest.raises(EnvironmentFault, match=rf"environment 0 \(.*\), episode 0 \(reset seed \d+\), reset: {words}"):
         vector.reset()
@@ -188,10 +188,10 @@ def test_a_fault_names_the_part_of_a_structured_observation() -> None:
             {**good, "arm": {"joint": np.array([[0, 0], [np.nan, 0]])}},
             r"observation 'arm/joint', element \[1, 0\], is nan",
         ),
-        ({**good, "gear": 3}, r"observation 'gear' is .*3.*, but its Discrete space holds the whole numbers 0 to 2"),
-        ({**good, "gear": 1.0}, r"observation 'gear' has dtype float64, which does not cast to the declared int64"),
-        ({**good, "arm": {}}, r"observation 'arm/joint' is not there: dict has no 'joint'"),
-        (np.zeros(4), r"observation 'arm/joint' is not there"),
+        ({**good, "gear": 3}, r"observation 'gear' is .*3.*, but its Discrete space allows the integers 0 to 2"),
+        ({**good, "gear": 1.0}, r"observation 'gear' has dtype float64, which cannot be cast to the declared int64"),
+        ({**good, "arm": {}}, r"observation 'arm/joint' is missing: dict has no 'joint'"),
+        (np.zeros(4), r"observation 'arm/joint' is missing"),
     ]
     for wrong, words in cases:
         bent = Bent(returning(observation=wrong), lambda env, raw, info: (good, info), observation_space=space)
@@ -228,7 +228,7 @@ def test_rewards_and_flags_may_be_numpys() -> None:
 def test_a_missing_privileged_state_is_a_fault_that_names_the_step() -> None:
     bent = Bent(lambda env, *values: (*values[:4], {"state": [1.0]} if env.count < 3 else {"other": 0}))
     bent.at_reset = lambda env, raw, info: (raw, {"state": [0.0]})
-    with pytest.raises(EnvironmentFault, match=r"episode 0 .*, step 2: info has no 'state' \(it has: 'other'\)"):
+    with pytest.raises(EnvironmentFault, match=r"episode 0 .*, step 2: info has no 'state' \(its keys: 'other'\)"):
         stepped(bent, state_key="state")
     with pytest.raises(
         UsageError, match=r"state_key='hidden' is neither a key of the observation space \(keys: none\)"
@@ -240,7 +240,7 @@ def test_a_missing_privileged_state_is_a_fault_that_names_the_step() -> None:
 def test_an_action_that_is_not_finite_is_the_policys_fault_not_the_environments(bad: float) -> None:
     vector = make_vector(Bent, 2)
     vector.reset()
-    with pytest.raises(OffbeatError, match=r"action for environment 1 .* its weights have diverged") as caught:
+    with pytest.raises(OffbeatError, match=r"action for environment 1 .* the policy's weights have diverged") as caught:
         vector.step(np.array([[0, 0], [0, bad]], np.float32))
     assert not isinstance(caught.value, EnvironmentFault)
     with pytest.raises(UsageError, match=r"action has shape \(2, 1\)"):

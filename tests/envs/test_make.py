@@ -1,4 +1,4 @@
-"""make_vector: what can be named as an environment, and what is said otherwise."""
+"""make_vector: valid sources of environments, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ def test_wrappers_are_applied_to_each_and_still_find_the_limit() -> None:
 
 
 def test_unknown_ids_get_a_suggestion() -> None:
-    with pytest.raises(UsageError, match=r"env='Pendulm-v1' is no registered Gymnasium id; did you mean Pendulum-v1"):
+    with pytest.raises(
+        UsageError, match=r"env='Pendulm-v1' is not a registered Gymnasium id; did you mean Pendulum-v1"
+    ):
         make_vector("Pendulm-v1")
     with pytest.raises(UsageError, match=r"did you mean .*HalfCheetah-v5"):
         make_vector("halfcheetah-v5")
-    with pytest.raises(UsageError, match="no registered Gymnasium id"):
+    with pytest.raises(UsageError, match="not a registered Gymnasium id"):
         make_vector("not an id at all!")
 
 
@@ -89,18 +91,22 @@ def test_unknown_ids_get_a_suggestion() -> None:
         ("Pendulum-v1", {"num_envs": 0}, r"num_envs=0 is out of range"),
         ("Pendulum-v1", {"max_episode_steps": 0}, r"max_episode_steps=0 is out of range"),
         ("Pendulum-v1", {"first_env": -1}, r"first_env=-1 is out of range: it must be at least 0"),
-        ("Pendulum-v1", {"contain": -1}, r"contain=-1 is out of range: it must be at least 0"),
+        ("Pendulum-v1", {"max_faults": -1}, r"max_faults=-1 is out of range: it must be at least 0"),
         (
             "Pendulum-v1",
             {"env_kwargs": {"gravity": 1}},
             r"Pendulum-v1 could not be made with env_kwargs=\{'gravity': 1\}",
         ),
-        ("Pendulum-v1", {"env_kwargs": {"max_episode_steps": 3}}, r"a setting of its own: use max_episode_steps"),
+        ("Pendulum-v1", {"env_kwargs": {"max_episode_steps": 3}}, r"a separate setting: use max_episode_steps"),
         ("Pendulum-v1", {"env_wrapper": "no_colon"}, r"env_wrapper='no_colon' is not of the form"),
         ("Pendulum-v1", {"env_wrapper": lambda env: 3}, r"returned a int, but it must return a gymnasium.Env"),
         (lambda: "x", {}, r"returned a str, but it must return a gymnasium.Env"),
-        (Bent(), {}, r"env is a Bent, but it must be .* pass the function that made it"),
-        (gymnasium.make("Pendulum-v1"), {}, r"env is a PendulumEnv, but it must be .* pass the function that made it"),
+        (Bent(), {}, r"env is a Bent, but it must be .* pass the function that creates this environment"),
+        (
+            gymnasium.make("Pendulum-v1"),
+            {},
+            r"env is a PendulumEnv, but it must be .* pass the function that creates",
+        ),
         (3, {}, r"env=3 is of type int, but it must be a Gymnasium id, .* or a VectorEnv$"),
     ],
 )
@@ -118,7 +124,7 @@ def test_a_factory_that_raises_is_a_fault_with_its_cause() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_an_error_without_words_is_told_by_its_place() -> None:
+def test_an_exception_without_a_message_is_described_by_file_and_line() -> None:
     def wordless() -> Any:
         raise NotImplementedError
 
@@ -133,7 +139,7 @@ def test_environments_of_a_vector_must_be_different_objects_with_the_same_spaces
         with pytest.raises(UsageError, match="returned the same environment twice"):
             make_vector(lambda: shared, 2, env_wrapper=wrapper)
     supply = iter([Counting(), Bent()])
-    with pytest.raises(UsageError, match=r"environment 1 .* has spaces .* but one before it has"):
+    with pytest.raises(UsageError, match=r"environment 1 .* has spaces .* but another one has"):
         make_vector(lambda: next(supply), 2)
 
 
@@ -193,26 +199,26 @@ def sync(num_envs: int = 3, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Sy
     return SyncVectorEnv([Counting] * num_envs, autoreset_mode=mode)
 
 
-def test_a_vector_env_is_told_from_everything_else() -> None:
+def test_only_a_vector_env_is_recognised_as_one() -> None:
     vector_envs = [sync(), gymnasium.wrappers.vector.RecordEpisodeStatistics(sync())]
     assert [is_vector_env(each) for each in vector_envs] == [True, True]
     assert [is_vector_env(each) for each in (sync, Counting, Counting(), "Pendulum-v1", 3, None)] == [False] * 6
 
 
-def test_a_vector_knows_the_environments_that_it_steps_whatever_is_around_them() -> None:
+def test_a_vector_lists_its_unwrapped_environments() -> None:
     made: list[Counting] = []
 
     def factory() -> gymnasium.Env[Any, Any]:
         made.append(Counting())
         return gymnasium.wrappers.TimeLimit(made[-1], 5)
 
-    assert make_vector(factory, 2, env_wrapper=gymnasium.Wrapper).owned == tuple(made)
+    assert make_vector(factory, 2, env_wrapper=gymnasium.Wrapper).unwrapped_envs == tuple(made)
     made.clear()
     batch = SyncVectorEnv([factory] * 2)
-    assert make_vector(gymnasium.wrappers.vector.RecordEpisodeStatistics(batch)).owned == (batch, *made)
+    assert make_vector(gymnasium.wrappers.vector.RecordEpisodeStatistics(batch)).unwrapped_envs == (batch, *made)
 
 
-def test_a_vector_env_brings_its_own_number() -> None:
+def test_a_vector_env_keeps_its_number_of_environments() -> None:
     for vector in (make_vector(sync()), make_vector(sync(), 3), make_vector(sync, 3), make_vector(sync)):
         assert isinstance(vector, BatchedVector)
         assert vector.num_envs == 3
@@ -227,6 +233,6 @@ def test_a_vector_env_brings_its_own_number() -> None:
         ({"max_episode_steps": 5}, r"which resets itself \(autoreset next_step\)"),
     ],
 )
-def test_what_a_vector_env_cannot_take_is_refused(options: dict[str, Any], words: str) -> None:
+def test_options_that_a_vector_env_cannot_take_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_vector(sync(), **options)

@@ -1,4 +1,4 @@
-"""Interrupted episodes: rebuilt bit for bit where the environment allows it, and said in words where it does not."""
+"""Interrupted episodes: rebuilt bit for bit if the environment allows it, otherwise reported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gymnasium.wrappers import TimeLimit
 from switches import SEVERAL, Switches
 
 from counting import Counting
-from offbeat.envs import Vector, make_vector, rebuild, slot
+from offbeat.envs import Vector, env_slot, make_vector, rebuild
 from offbeat.errors import CheckpointError, EnvironmentFault
 
 
 def through_json(snapshot: tuple[dict[str, Any], dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As a checkpoint would: copied arrays, and values that survive JSON."""
+    """A snapshot as in a checkpoint: copied arrays, and values after a JSON round trip."""
     arrays, values = snapshot
     return {name: array.copy() for name, array in arrays.items()}, json.loads(json.dumps(values))
 
@@ -42,7 +42,7 @@ def assert_same_future(one: Vector, other: Vector, steps: int) -> None:
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "HalfCheetah-v5", "InvertedPendulum-v5"])
 @pytest.mark.parametrize("taken", [0, 37, 130])
-def test_a_restored_vector_goes_on_bit_for_bit(env: str, taken: int, tmp_path: Any, monkeypatch: Any) -> None:
+def test_a_restored_vector_continues_bit_for_bit(env: str, taken: int, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)  # MuJoCo leaves a log of its warnings where it runs
     one, other = (make_vector(env, 2, seed=5, max_episode_steps=60) for _ in range(2))
     shown = one.reset()
@@ -103,7 +103,7 @@ def test_a_random_environment_is_exact_if_it_draws_from_its_seed() -> None:
     assert_same_future(one, other, 60)
 
 
-def test_an_environment_that_does_not_follow_its_seed_is_reported_and_goes_on() -> None:
+def test_an_environment_that_is_not_deterministic_is_reported_and_continues() -> None:
     one, other = (make_vector(Walk, 2, env_kwargs={"drift": "free"}) for _ in range(2))
     one.reset()
     for action in actions(one, 57):
@@ -113,7 +113,7 @@ def test_an_environment_that_does_not_follow_its_seed_is_reported_and_goes_on() 
     assert sentences[1].startswith(
         "environment 1 (faulty:Walk): rebuilt episode 1 by replaying 7 actions, but its observation differs by up to "
     )
-    assert "the run goes on, not exactly" in sentences[1]
+    assert "the resume is not exact" in sentences[1]
     assert not np.array_equal(observation.vector, shown.vector)
     step = other.step(actions(other, 1)[0])
     assert (step.episode.tolist(), step.step.tolist()) == ([1, 1], [7, 7])
@@ -146,7 +146,7 @@ def test_an_environment_that_saves_itself_is_loaded_not_replayed() -> None:
     assert sentences == []
     assert [env.loads for env in envs] == [1, 1]
     assert observation.vector.tobytes() == shown.vector.tobytes()
-    # The TimeLimit inside, which load_state does not reach, ends the episode in time as well.
+    # The inner TimeLimit, which load_state does not restore, also ends the episode in time.
     assert_same_future(one, other, 16)
     assert one.step(actions(one, 1)[0]).step.tolist() == [0, 0]
 
@@ -156,7 +156,7 @@ def test_an_environment_that_saves_itself_is_loaded_not_replayed() -> None:
     [
         ([1, 2], "save_state must return a dict from names to arrays or JSON values, not a list"),
         ({"a": object()}, "'a' is a object"),
-        ({"a": np.array(["x"])}, "arrays of numbers"),
+        ({"a": np.array(["x"])}, "its arrays must hold numbers"),
     ],
 )
 def test_a_save_state_that_cannot_be_stored_is_a_fault(saved: Any, words: str) -> None:
@@ -180,12 +180,12 @@ def test_a_load_state_that_raises_begins_the_next_episode() -> None:
     one.step(actions(one, 1)[0])
     _, sentences = other.restore(*through_json(one.snapshot()))
     assert "load_state raised RuntimeError: cannot" in sentences[0]
-    assert "the next episode begins" in sentences[0]
+    assert "the next episode starts" in sentences[0]
     assert other.step(actions(one, 1)[0]).episode.tolist() == [1]
 
 
 def restored_with(environment: Bent) -> tuple[list[str], int]:
-    """Restores an episode of 6 steps into `environment`: the sentences, and the episode that goes on."""
+    """Restores an episode of 6 steps into `environment`: the messages, and the episode that continues."""
     one, other = make_vector(Bent), make_vector(lambda: environment)
     one.reset()
     for action in actions(one, 6):
@@ -194,13 +194,13 @@ def restored_with(environment: Bent) -> tuple[list[str], int]:
     return sentences, int(other.step(actions(one, 1)[0]).episode[0])
 
 
-def test_a_replay_that_ends_early_begins_the_next_episode_and_says_so() -> None:
+def test_a_replay_that_ends_early_starts_the_next_episode_and_reports_it() -> None:
     sentences, episode = restored_with(Bent(length=4))
-    assert "episode 0, interrupted at step 6, ended after 4 of its actions when they were replayed" in sentences[0]
+    assert "episode 0, interrupted at step 6, ended after 4 of its actions during replaying" in sentences[0]
     assert episode == 1
 
 
-def test_a_replay_that_raises_begins_the_next_episode_and_says_so() -> None:
+def test_a_replay_that_raises_starts_the_next_episode_and_reports_it() -> None:
     def once(env: Bent, *values: Any) -> Any:
         env.at_step = None
         raise RuntimeError("the motor is off")
@@ -210,9 +210,9 @@ def test_a_replay_that_raises_begins_the_next_episode_and_says_so() -> None:
     assert episode == 1
 
 
-def test_very_long_episodes_are_left_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot, "MOST_ACTIONS", 5)
-    monkeypatch.setattr(rebuild, "MOST_ACTIONS", 5)
+def test_very_long_episodes_are_not_replayed_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_slot, "MAX_REPLAYED_ACTIONS", 5)
+    monkeypatch.setattr(rebuild, "MAX_REPLAYED_ACTIONS", 5)
     one, other = make_vector(Bent), make_vector(Bent)
     one.reset()
     for action in actions(one, 5):
@@ -222,7 +222,7 @@ def test_very_long_episodes_are_left_on_resume(monkeypatch: pytest.MonkeyPatch) 
     arrays, values = through_json(one.snapshot())
     assert len(arrays["0/actions"]) == 0
     _, sentences = other.restore(arrays, values)
-    assert "is longer than the 5 actions that are kept for a replay" in sentences[0]
+    assert "is longer than the 5 actions that are kept for replaying" in sentences[0]
     assert other.step(actions(one, 1)[0]).episode.tolist() == [1]
 
 

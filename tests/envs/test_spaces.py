@@ -1,4 +1,4 @@
-"""Spaces: what becomes of each, and what is said where one cannot be taken."""
+"""Spaces: how each is converted, and errors for unsupported ones."""
 
 from __future__ import annotations
 
@@ -222,9 +222,9 @@ def test_a_spec_that_was_saved_before_there_were_branches_has_none() -> None:
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (spaces.MultiDiscrete([]), r"has no dimension; give the agent at least one"),
-        (spaces.Text(3), r"is neither a Box of floats nor Discrete, MultiDiscrete or MultiBinary; no algorithm"),
-        (spaces.Dict({"a": ACTION}), r"no algorithm serves it as it is: declare one Box"),
+        (spaces.MultiDiscrete([]), r"has no dimension; declare at least one action dimension"),
+        (spaces.Text(3), r"is neither a Box of floats nor Discrete, MultiDiscrete or MultiBinary; declare one Box"),
+        (spaces.Dict({"a": ACTION}), r"declare one Box of floats in an env_wrapper"),
         (spaces.Box(0, 5, (2,), np.int32), r"dtype int32, but continuous actions need a float dtype"),
         (
             spaces.Box(np.float32([-1, -np.inf]), np.float32([1, 3])),
@@ -249,8 +249,8 @@ def test_action_spaces_that_cannot_be_scaled_are_refused_with_a_remedy(space: An
         (spaces.MultiBinary(3), r"the observation space is MultiBinary\(3\).*FlattenObservation"),
         (spaces.Dict({"a": spaces.Tuple((spaces.MultiDiscrete([2]),))}), r"part 'a/0' of the observation space"),
         (spaces.Text(3), r"turn it into a Box of fixed shape"),
-        (spaces.Dict({}), r"has no part, but a policy needs something to see"),
-        (spaces.Dict({"a/b": ACTION, "a": spaces.Dict({"b": ACTION})}), r"both named 'a/b'"),
+        (spaces.Dict({}), r"has no part, but a policy needs at least one"),
+        (spaces.Dict({"a/b": ACTION, "a": spaces.Dict({"b": ACTION})}), r"have the joined key 'a/b'"),
     ],
 )
 def test_observation_spaces_that_cannot_be_flattened_are_refused_with_a_remedy(space: Any, words: str) -> None:
@@ -265,6 +265,6 @@ def test_every_problem_is_listed_not_only_the_first() -> None:
     assert len(action_problems(both)) == 2
 
 
-def test_a_state_that_leaves_nothing_to_see_is_refused() -> None:
+def test_an_observation_with_nothing_but_the_state_is_refused() -> None:
     with pytest.raises(SpaceError, match="no part besides the privileged state 'state'"):
         read_observation_space(spaces.Dict({"state": ACTION}), "state")

@@ -1,4 +1,4 @@
-"""Walks that go wrong at chosen calls, counted over all objects that are made in the place of one another."""
+"""Walks with faults at chosen calls, counted over an environment and its replacements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTH = 7
 
 
 class Record:
-    """trouble: (call, its number from 0) -> what is done with the result; calls are make, reset, step and close."""
+    """trouble: (call, its number from 0) -> a function applied to the result; calls are make, reset, step and close."""
 
     def __init__(self, trouble: Mapping[tuple[str, int], Callable[[Any], Any]]) -> None:
         self.trouble, self.calls, self.seeds = trouble, Counter[str](), list[int | None]()
@@ -62,7 +62,7 @@ def infinite_reward(result: Any) -> Any:
 
 
 def among_walks(record: Record, row: int = 1, num_envs: int = 3, **options: Any) -> Vector:
-    """Walks, of which one is troubled; whatever is made after the first `num_envs` takes its place."""
+    """Walks, one of them troubled; environments after the first `num_envs` are its replacements."""
     made = 0
 
     def factory() -> Walk:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.algorithms.configs import SAC
+from driven_learner import Learner
 from offbeat.learn.statistics import ReturnScale, RunningMoments
-from offbeat.learn.torch import Learner
+from offbeat.settings import make_learner_config
 from offbeat.types import Chunk
 from specs import vector_spec
 
@@ -96,7 +96,12 @@ def test_an_environment_that_gave_no_row_at_all_leaves_the_others_alone() -> Non
 
 
 def test_each_fresh_observation_is_counted_once_and_final_ones_too() -> None:
-    learner = Learner("sac", SAC(hidden=(8,), normalise_observations=True), vector_spec(), rng=np.random.default_rng(0))
+    learner = Learner(
+        "sac",
+        make_learner_config("sac", hidden=(8,), normalise_observations=True),
+        vector_spec(),
+        rng=np.random.default_rng(0),
+    )
     learner.observe(_chunk([0.0, 0.0, 0.0], [0, 1, 2], [False, True, False], obs=1.0))
     assert learner.observations is not None
     assert learner.observations.count == 3 + 1

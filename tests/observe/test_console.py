@@ -14,7 +14,7 @@ import rich.console
 
 import soak
 from offbeat.observe import console as module
-from offbeat.observe.console import Console, duration, number
+from offbeat.observe.console import Console, format_duration, format_number
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 METRICS = {
@@ -50,7 +50,7 @@ def last_frame(file: io.StringIO) -> str:
     return file.getvalue().rsplit("╭", 1)[-1]
 
 
-def test_the_panel_shows_where_the_run_stands() -> None:
+def test_the_panel_shows_the_progress_of_the_run() -> None:
     out, file = terminal()
     with Console("runs/one", 10_000, stream=out) as console:
         console.start(["SAC on Pendulum-v1"])
@@ -75,7 +75,7 @@ def test_the_panel_shows_where_the_run_stands() -> None:
         assert expected in frame
 
 
-def test_success_is_shown_where_episodes_tell_of_it() -> None:
+def test_success_is_shown_if_episodes_report_it() -> None:
     out, file = terminal()
     plain = io.StringIO()
     for stream in (out, plain):
@@ -90,7 +90,7 @@ def test_success_is_shown_where_episodes_tell_of_it() -> None:
     assert "step 4,000: evaluation -150.2 (std 80.5), success 0.9 over 10 episodes" in plain.getvalue()
 
 
-def test_who_waited_for_whom_is_shown_where_there_are_collectors() -> None:
+def test_wait_times_are_shown_with_collectors() -> None:
     waited = METRICS | {"learner_waited": 61.0, "collectors_waited": 5.0}
     out, file = terminal()
     with Console("runs/one", 10_000, stream=out) as console:
@@ -269,7 +269,7 @@ def test_quiet_prints_nothing_but_notes_to_standard_error(capsys: pytest.Capture
     assert captured.err == "note: this resume is not exact\n"
 
 
-def test_a_reader_that_leaves_makes_the_console_quiet_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_pipe_makes_the_console_quiet_and_has_no_other_effect(capsys: pytest.CaptureFixture[str]) -> None:
     read_end, write_end = os.pipe()
     reader, stream = os.fdopen(read_end), os.fdopen(write_end, "w")
     with Console("runs/one", 10_000, stream=stream) as console:
@@ -288,7 +288,7 @@ def test_a_reader_that_leaves_makes_the_console_quiet_and_nothing_else(capsys: p
     assert (captured.out, captured.err) == ("", "note: this resume is not exact\n")
 
 
-def test_notes_to_a_standard_error_that_nobody_reads_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_to_a_closed_standard_error_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     stream = os.fdopen(write_end, "w")
@@ -315,11 +315,11 @@ def test_a_closed_standard_output_is_no_error(
     [(None, "-"), (float("nan"), "-"), (0.0, "0"), (0.123456, "0.1235"), (-312.44, "-312.4"), (12_345.6, "12,346")],
 )
 def test_numbers_are_short(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3_725, "1:02:05"), (float("inf"), "-")]
 )
 def test_durations_are_hours_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -1,4 +1,4 @@
-"""JSON lines: what is written is what is read, also after a crash and a resume."""
+"""JSON lines: records are read back as written, also after a crash and a resume."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_truncating_to_nothing_leaves_an_empty_log(tmp_path: Path) -> None:
         (b'{"step":1}\n{"other":"line"}\n', [{"step": 1}]),
     ],
 )
-def test_a_log_that_lost_lines_keeps_the_whole_ones_and_says_so(
+def test_a_log_that_lost_lines_keeps_the_complete_ones_and_reports_it(
     left: bytes | None, kept: list[dict[str, int]], tmp_path: Path
 ) -> None:
     if left is not None:

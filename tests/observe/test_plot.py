@@ -1,4 +1,4 @@
-"""Learning curves: drawn from a run's logs alone."""
+"""Learning curves: plotted from a run's logs only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_run(directory: Path, evaluations: int = 5, metrics: int = 10) -> Path:
 
 
 def pixels(path: Path, colour: str) -> int:
-    """How many pixels of a picture have exactly this colour."""
+    """The number of pixels with exactly this colour."""
     image = np.asarray(Image.open(path).convert("RGB"))
     return int((image == [int(colour[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=-1).sum())
 
@@ -55,6 +55,6 @@ def test_a_run_that_has_only_evaluations_or_only_training_is_drawn(
     assert (pixels(path, TRAINING) > 0) == (metrics > 0)
 
 
-def test_a_run_without_any_return_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_run_without_any_return_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OffbeatError, match="no evaluation and no finished training episode"):
         learning_curve(write_run(tmp_path, evaluations=0, metrics=1))

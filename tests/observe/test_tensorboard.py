@@ -53,7 +53,7 @@ def test_settings_are_hyper_parameters_of_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_hides_the_points_that_it_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file is named by its second and then by a counter without leading zeros, which orders 9 after 10.
+    # A file is named by its second and then by a counter without leading zeros, which sorts 9 after 10.
     monkeypatch.setattr(time, "time", itertools.count(1_700_000_000).__next__)
     first = TensorBoard(tmp_path)
     for step in (100, 200, 300):

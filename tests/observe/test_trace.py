@@ -1,4 +1,4 @@
-"""The tracer: what several processes write is valid, whole and in its place, also after a crash and a resume."""
+"""The tracer: events of several processes are valid, complete and in order, also after a crash and a resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import soak
 from offbeat import trace
-from offbeat.observe.timetable import read, timetable, validate
+from offbeat.observe.trace_summary import read, summarise, validate
 from offbeat.trace import NO_TRACE, Trace, Tracer
 
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def spans(path: Path, name: str | None = None) -> list[dict[str, Any]]:
-    """The spans in a file, without those of the tracer's own writing."""
+    """The spans in a file, without the tracer's own "trace" spans."""
     found = [event for event in read(path) if event["ph"] == "X" and event["name"] != "trace"]
     return [event for event in found if name in (None, event["name"])]
 
@@ -54,7 +54,7 @@ def test_an_ended_trace_is_strict_json_and_valid(path: Path) -> None:
     assert path.read_text().startswith("[\n")
 
 
-def test_a_trace_without_its_end_is_valid_and_so_is_one_torn_in_the_middle_of_a_line(path: Path) -> None:
+def test_a_trace_without_its_end_or_with_an_incomplete_line_is_valid(path: Path) -> None:
     tracer = Tracer(path, "learner")
     for name in ("first", "second"):
         tracer.span(name, time.monotonic_ns(), time.monotonic_ns())
@@ -124,7 +124,7 @@ def test_processes_that_append_at_once_tear_no_line_and_lose_no_event(path: Path
         subprocess.Popen([sys.executable, "-c", script, path, f"p{one}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for one in range(3)
     ]
-    for _ in range(2):  # all together, when all have started, and again in the middle
+    for _ in range(2):  # once when all have started, and once in the middle
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
@@ -137,7 +137,7 @@ def test_processes_that_append_at_once_tear_no_line_and_lose_no_event(path: Path
     assert validate(path) == []
     assert Counter(names(path)) == Counter(f"p{one}, {number}" for one in range(3) for number in range(5_000))
     writers = [event["pid"] for event in read(path)]
-    assert sum(one != other for one, other in itertools.pairwise(writers)) >= 4  # they did take turns
+    assert sum(one != other for one, other in itertools.pairwise(writers)) >= 4  # they wrote in turns
 
 
 def test_a_write_that_the_system_cuts_short_is_finished(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_write_that_the_system_cuts_short_is_finished(path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("ending", ["ended", "crashed", "torn"])
-def test_a_resumed_run_goes_on_in_the_same_file_later_in_time(path: Path, ending: str) -> None:
+def test_a_resumed_run_continues_in_the_same_file_at_later_times(path: Path, ending: str) -> None:
     for number in range(2):
         Tracer.begin(path)
         tracer = Tracer(path, "learner")
@@ -167,14 +167,14 @@ def test_a_resumed_run_goes_on_in_the_same_file_later_in_time(path: Path, ending
     assert validate(path) == []
     first, second = spans(path)
     assert second["ts"] >= first["ts"] + first["dur"]
-    assert second["ts"] < 60e6  # counted from the same beginning, not from the clock's own
+    assert second["ts"] < 60e6  # measured from the file's time 0, not from the clock's
     assert path.read_bytes().count(b"[\n") == 1
     Tracer.end(path)
     Tracer.end(path)
     json.loads(path.read_text())
 
 
-def test_a_trace_that_somebody_removed_begins_anew(path: Path) -> None:
+def test_a_removed_trace_starts_again(path: Path) -> None:
     path.unlink()
     Tracer.end(path)
     assert not path.exists()
@@ -224,7 +224,7 @@ def test_the_time_of_a_span_is_the_clocks(path: Path) -> None:
     assert around["ts"] <= sleep["ts"]
 
 
-def test_times_of_two_processes_are_of_one_clock(path: Path) -> None:
+def test_two_processes_share_one_clock(path: Path) -> None:
     script = (
         "import sys; from offbeat.trace import Tracer; t = Tracer(sys.argv[1], 'b')\nwith t('inside'): pass\nt.close()"
     )
@@ -248,7 +248,7 @@ def test_counters_hold_one_number_or_several_and_none_that_json_lacks(path: Path
     assert validate(path) == []
 
 
-def test_cpu_time_tells_working_from_sleeping(path: Path) -> None:
+def test_cpu_time_distinguishes_working_from_sleeping(path: Path) -> None:
     tracer = Tracer(path, "learner", cpu=True)
     with tracer("sleep"):
         time.sleep(0.05)
@@ -283,7 +283,7 @@ def test_each_thread_has_a_track_of_its_own_under_its_name(path: Path) -> None:
     tracks = {event["args"]["name"]: event["tid"] for event in read(path) if event["name"] == "thread_name"}
     assert {event["tid"] for event in spans(path, "beside")} == {tracks["prefetch"]}
     assert {event["tid"] for event in spans(path, "main")} == {tracks["main"]}
-    assert [(each.track, {one.name for one in each.spans} - {"trace"}) for each in timetable(path)] == [
+    assert [(each.track, {one.name for one in each.spans} - {"trace"}) for each in summarise(path)] == [
         ("", {"main"}),
         ("prefetch", {"beside"}),
     ]
@@ -297,11 +297,11 @@ def test_a_name_may_hold_any_character(path: Path) -> None:
         pass
     tracer.close()
     assert names(path) == [name]
-    assert timetable(path)[0].process == name
+    assert summarise(path)[0].process == name
     assert validate(path) == []
 
 
-def test_what_is_recorded_after_close_goes_nowhere(path: Path) -> None:
+def test_events_after_close_are_dropped(path: Path) -> None:
     tracer = Tracer(path, "learner")
     tracer.close()
     tracer.close()
@@ -313,7 +313,7 @@ def test_what_is_recorded_after_close_goes_nowhere(path: Path) -> None:
 
 
 class FakeDevice:
-    """Stands in for torch.cuda: work takes 2 ms, one after the other, and is done when `done` says so."""
+    """Stands in for torch.cuda: work takes 2 ms, one after the other, and is done once `done` is set."""
 
     done = 0
     recorded = 0
@@ -351,7 +351,7 @@ def test_cuda_spans_are_written_on_their_own_track_once_the_device_is_done(
     first, second = spans(path)
     assert first["dur"] == second["dur"] == 2_000
     assert second["ts"] == pytest.approx(first["ts"] + 2_000, abs=0.002)
-    (cuda,) = (each for each in timetable(path) if each.track)
+    (cuda,) = (each for each in summarise(path) if each.track)
     assert (cuda.process, cuda.track, cuda.unattributed) == ("learner", "cuda", None)
     assert validate(path) == []
 
@@ -362,7 +362,7 @@ def test_without_cuda_a_cuda_span_is_a_plain_one(path: Path, monkeypatch: pytest
     with tracer.cuda("update"):
         pass
     tracer.close()
-    assert [each.track for each in timetable(path)] == [""]
+    assert [each.track for each in summarise(path)] == [""]
     assert names(path) == ["update"]
 
 
@@ -383,7 +383,7 @@ def test_no_trace_has_the_methods_of_a_tracer_and_makes_nothing() -> None:
 
 
 def cost(tracer: Trace) -> float:
-    """Seconds of CPU for a span, the least of a few attempts."""
+    """CPU seconds per span, the minimum of a few attempts."""
 
     def attempt() -> float:
         start = time.thread_time()

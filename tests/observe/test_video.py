@@ -1,4 +1,4 @@
-"""Films: MP4 or GIF, as asked or as the machine allows."""
+"""Videos: MP4 or GIF, by the path or by what is installed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_mp4_has_the_frames_and_the_rate_that_were_given(tmp_path: Path) -> N
         ([np.zeros((8, 8, 3), np.uint8), np.zeros((9, 8, 3), np.uint8)], 10, r"frame 1 is uint8 of shape \(9, 8, 3\)"),
     ],
 )
-def test_what_is_no_film_is_refused(tmp_path: Path, film: list[Array], fps: int, message: str) -> None:
+def test_invalid_frames_are_refused(tmp_path: Path, film: list[Array], fps: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         write_video(film, tmp_path / "one.gif", fps)
     assert not list(tmp_path.iterdir())
@@ -105,7 +105,7 @@ def test_what_is_no_film_is_refused(tmp_path: Path, film: list[Array], fps: int,
     "name",
     ["one.gif", pytest.param("one.mp4", marks=pytest.mark.skipif(not has_ffmpeg, reason="needs the extra: video"))],
 )
-def test_frames_are_taken_as_they_come_and_half_a_film_is_not_left(name: str, tmp_path: Path) -> None:
+def test_frames_are_written_as_they_arrive_and_an_incomplete_video_is_removed(name: str, tmp_path: Path) -> None:
     taken = []
 
     def coming(fail: bool) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""W&B, offline and for real: what it wrote is read back from its own file, without a network."""
+"""W&B in offline mode: its file is read back, without a network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def records(file: Path) -> Iterator[Any]:
 
     content, position, parts = file.read_bytes(), 7, b""
     while position + 7 <= len(content):
-        if 32_768 - position % 32_768 < 7:  # too little is left of the block for a header
+        if 32_768 - position % 32_768 < 7:  # the rest of the block is too short for a header
             position += 32_768 - position % 32_768
         header = content[position : position + 7]
         length, part = int.from_bytes(header[4:6], "little"), header[6:]
@@ -71,7 +71,7 @@ def records(file: Path) -> Iterator[Any]:
 
 
 def written(run: Path) -> list[Any]:
-    """Every record, once each file has its last: the process that writes them may be a little behind."""
+    """All records, once each file is complete: the process that writes them may lag behind."""
     found: list[Any] = []
 
     def whole() -> bool:
@@ -116,7 +116,7 @@ def test_metrics_evaluations_config_and_summary_can_be_read_back(tmp_path: Path)
     assert [each.exit.exit_code for each in everything if kind(each) == "exit"] == [0]
 
 
-def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_learns_the_same(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_the_same_wandb_run_and_learns_the_same(tmp_path: Path) -> None:
     run = offbeat.train("sac", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
     offbeat.resume(run.path, total_steps=120)
     identities = {each.run.run_id for each in written(run.path) if kind(each) == "run"}
@@ -138,7 +138,7 @@ def test_a_failed_run_is_a_failed_wandb_run(tmp_path: Path) -> None:
 
 
 class Spy(types.ModuleType):
-    """Stands for the library: remembers how a run was begun and what happened to it."""
+    """Replaces the library: records how a run was started and what was called."""
 
     Settings = dict
     errors = SimpleNamespace(Error=RuntimeError)
@@ -197,7 +197,7 @@ def test_a_wandb_run_that_is_open_already_is_used_and_left_open(
     assert run.ended == []
 
 
-def test_a_wandb_run_that_does_not_begin_is_said_in_words_and_leaves_nothing(
+def test_a_wandb_run_that_does_not_start_is_an_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = Spy()

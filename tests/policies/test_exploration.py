@@ -1,4 +1,4 @@
-"""Exploration: what noise does to actions, by environment, episode and step."""
+"""Exploration: the effect of noise on actions, by environment, episode and step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPSILON = {"kind": "epsilon_greedy", "initial": 1.0, "final": 0.1, "steps": 100,
 
 
 def _policy(exploration: dict[str, Any], spec: EnvSpec, **envs: int) -> Any:
-    """A policy that always answers 0 (its weights are 0), disturbed."""
+    """A policy whose action is always 0 (its weights are 0), with exploration."""
     kind = "deterministic" if spec.choices is None else "greedy"
     description = {"kind": kind, "activation": "relu", "dueling": False, "exploration": exploration}
     policy = make_policy(description, spec=spec, **envs)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_scales_are_spread_over_environments_in_equal_ratios(exploration: dict[s
 
 
 @pytest.mark.parametrize("exploration", [GAUSSIAN, DRIFT])
-def test_several_policies_together_explore_as_one_would(exploration: dict[str, Any]) -> None:
+def test_several_policies_together_explore_like_a_single_one(exploration: dict[str, Any]) -> None:
     description, spec, obs = {**exploration, "spread": 9.0}, vector_spec(), np.zeros((5, 5), np.float32)
     whole = _policy(description, spec, num_envs=5)
     action, memory, _ = whole.act(obs, whole.initial_carry(5), np.random.default_rng(0))
@@ -101,7 +101,7 @@ def test_pull_and_time_step_follow_the_formula() -> None:
 
 
 @pytest.mark.parametrize("exploration", [GAUSSIAN, DRIFT, EPSILON])
-def test_nothing_is_disturbed_without_a_generator(exploration: dict[str, Any]) -> None:
+def test_there_is_no_exploration_without_a_generator(exploration: dict[str, Any]) -> None:
     policy = _policy(exploration, choice_spec() if exploration is EPSILON else vector_spec())
     carry = policy.initial_carry(50) + 0.5
     action, after, _ = policy.act(np.zeros((50, 5), np.float32), carry, None)

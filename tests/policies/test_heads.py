@@ -1,4 +1,4 @@
-"""What heads draw, how likely they say it is, and that a learner which asks again is told the same."""
+"""Heads: the distribution of samples, their log-probabilities, and that the learner computes the same ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
-from offbeat.algorithms.torch import likelihood
+from offbeat.algorithms.torch import distributions
 from offbeat.errors import OffbeatError
 from offbeat.policies import Policy, heads, make_policy
 from offbeat.types import Array, EnvSpec, Weights
@@ -91,29 +91,29 @@ def _obs(count: int) -> Array:
 
 
 def _forward(weights: Weights, obs: Array, dtype: torch.dtype) -> Tensor:
-    """What a learner's own pass would give: (N, outputs)."""
+    """The output (N, outputs) of the learner's forward pass."""
     first, first_bias, last, last_bias = (
         torch.from_numpy(weights[f"actor/{part}"]).to(dtype) for part in ("0/weight", "0/bias", "1/weight", "1/bias")
     )
     return torch.tanh(torch.from_numpy(obs).to(dtype) @ first + first_bias) @ last + last_bias
 
 
-def _likelihood(description: dict[str, Any]) -> likelihood.Head:
+def _likelihood(description: dict[str, Any]) -> distributions.Head:
     if description["kind"] == "gaussian":
-        return likelihood.Gaussian(description["squashed"])
-    return (
-        likelihood.MultiCategorical(description["branches"]) if "branches" in description else likelihood.Categorical()
-    )
+        return distributions.Gaussian(description["squashed"])
+    if "branches" in description:
+        return distributions.MultiCategorical(description["branches"])
+    return distributions.Categorical()
 
 
 @backends
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("centre", [0.0, 5.0])
 @pytest.mark.parametrize("description", KINDS)
-def test_a_learner_that_asks_again_is_told_the_stored_log_probability(
+def test_the_learner_computes_the_stored_log_probability(
     description: dict[str, Any], centre: float, dtype: torch.dtype, backend: str
 ) -> None:
-    """With means about 5, squashed actions come to lie at the bounds, where float32 has few numbers left."""
+    """With means near 5, squashed actions are close to the bounds, where float32 has few distinct numbers."""
     weights, obs = _weights(description, centre=centre), _obs(4_000)
     action, extras = _act(_policy(description, weights, backend), obs)
     assert extras.keys() == {"log_prob"}
@@ -129,7 +129,7 @@ def test_a_learner_that_asks_again_is_told_the_stored_log_probability(
 
 
 def test_learner_and_policy_hold_squashed_actions_equally_far_inside_the_bounds() -> None:
-    assert heads._INSIDE == likelihood._INSIDE == float(np.float32(heads._INSIDE))
+    assert heads._INSIDE == distributions._INSIDE == float(np.float32(heads._INSIDE))
 
 
 @pytest.mark.parametrize("description", KINDS)
@@ -158,7 +158,7 @@ def test_both_backends_draw_the_same(description: dict[str, Any]) -> None:
         )
         np.testing.assert_allclose(action, other, rtol=0, atol=1e-5)
         assert extras.keys() == others.keys()
-        # Nearer to the bounds, a last digit by which the actions differ is much to their log-probabilities.
+        # Closer to the bounds, a difference in the last digit of an action changes its log-probability a lot.
         rows = (np.abs(action) < 0.99).all(1) if description.get("squashed") else slice(None)
         for name in extras:
             np.testing.assert_allclose(extras[name][rows], others[name][rows], rtol=1e-5, atol=1e-4)
@@ -183,7 +183,7 @@ def test_draws_have_the_mean_and_the_deviation_of_the_output(description: dict[s
 
 @backends
 @pytest.mark.parametrize("description", CHOICES)
-def test_choices_are_drawn_as_often_as_their_probability_says(description: dict[str, Any], backend: str) -> None:
+def test_choices_are_sampled_with_their_probabilities(description: dict[str, Any], backend: str) -> None:
     count = 40_000
     weights, obs = _weights(description), np.repeat(_obs(1), count, 0)
     action, extras = _act(_policy(description, weights, backend), obs)
@@ -205,7 +205,7 @@ def test_choices_are_drawn_as_often_as_their_probability_says(description: dict[
 
 @backends
 @pytest.mark.parametrize("description", KINDS)
-def test_without_a_generator_the_likeliest_is_done_and_nothing_is_stored(
+def test_without_a_generator_the_most_likely_action_is_taken_and_nothing_is_stored(
     description: dict[str, Any], backend: str
 ) -> None:
     weights, obs = _weights(description), _obs(50)
@@ -272,7 +272,7 @@ def test_a_diverged_network_is_noticed_in_its_actions(
 
 
 class Own(nn.Module):
-    """The network of `_weights`, as a module; in a pair, where it is asked to."""
+    """The network of `_weights`, as a module; optionally with a pair as output."""
 
     def __init__(self, outputs: int, pair: bool = False) -> None:
         super().__init__()
@@ -304,9 +304,7 @@ def _own_policy(description: dict[str, Any], weights: Weights, module: nn.Module
     ("description", "pair"),
     [(each.values[0], False) for each in KINDS] + [(_gaussian(squashed, True), True) for squashed in (False, True)],
 )
-def test_a_module_of_ones_own_acts_as_the_same_network_does(
-    description: dict[str, Any], pair: bool, seed: int | None
-) -> None:
+def test_a_users_module_acts_like_the_same_network(description: dict[str, Any], pair: bool, seed: int | None) -> None:
     weights, obs = _weights(description), _obs(100)
     wanted, wanted_extras = _act(_policy(description, weights), obs, seed)
     policy = _own_policy(description, _own_weights(weights), Own(_outputs(description), pair))

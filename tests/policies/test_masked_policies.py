@@ -1,4 +1,4 @@
-"""Policies under masks: what is forbidden is never chosen, whatever computes, and log-probabilities heed the mask."""
+"""Policies with masks never choose a forbidden action, in any backend, and log-probabilities respect the mask."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 NO_HEADS = "dueling", "module"
-"""A module of one's own gives its values as they are."""
+"""A user's module returns one value per action."""
 
 
 def outputs(kind: str) -> int:

@@ -1,4 +1,4 @@
-"""Policies act as the learner's own forward pass does, in NumPy and in torch."""
+"""Policies give the same actions as the learner's forward pass, in NumPy and in torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.algorithms.configs import SAC, Activation
+from driven_learner import Learner
+from offbeat.algorithms.configs import Activation
 from offbeat.algorithms.torch import sac
 from offbeat.errors import UsageError
-from offbeat.learn.torch import Learner
-from offbeat.policies import NUMPY_BELOW, acts_in, make_policy
+from offbeat.policies import NUMPY_BELOW, choose_backend, make_policy
 from offbeat.policies.mlp import MLPPolicy
+from offbeat.settings import make_learner_config
 from offbeat.types import Chunk, EnvSpec
 from specs import vector_spec
 
@@ -21,11 +22,11 @@ ACTIVATIONS = typing.get_args(Activation)
 
 
 def _learner(spec: EnvSpec, **settings: object) -> Learner:
-    return Learner("sac", SAC(hidden=(64, 64), **settings), spec, rng=np.random.default_rng(3))  # type: ignore[arg-type]
+    return Learner("sac", make_learner_config("sac", hidden=(64, 64), **settings), spec, rng=np.random.default_rng(3))  # type: ignore[arg-type]
 
 
 class _FixedNoise:
-    """A generator that hands out one given array, so that policy and learner see the same noise."""
+    """A generator that returns one given array, so that policy and learner see the same noise."""
 
     def __init__(self, noise: np.ndarray) -> None:
         self.noise = noise
@@ -44,13 +45,14 @@ def test_policy_equals_the_learners_forward_pass(backend: str, layer_norm: bool,
     rows = rng.normal(3.0, 2.0, (500, 17)).astype(np.float32)
     ended = np.zeros(500, np.float32)
     learner.observe(Chunk({"obs": rows, "next_obs": rows, "terminated": ended, "truncated": ended, "env": ended}))
-    policy = make_policy(learner.policy_description(), acting=backend)
+    policy = make_policy(learner.backend.policy_description(), acting=backend)
     policy.load(learner.weights())
 
     obs = rng.normal(3.0, 2.0, (50, 17)).astype(np.float32)
     noise = rng.standard_normal((50, 6)).astype(np.float32)
+    assert learner.observations is not None
     with torch.no_grad():
-        inputs = learner._normalise("obs", obs), torch.from_numpy(noise)
+        inputs = torch.from_numpy(learner.observations(obs)), torch.from_numpy(noise)
         expected = sac.sample(learner.config, learner.state.actor, *inputs)[0].numpy()
         mean = sac.sample(learner.config, learner.state.actor, inputs[0], torch.zeros(50, 6))[0].numpy()
     acted, _, _ = policy.act(obs, policy.initial_carry(50), _FixedNoise(noise))
@@ -63,7 +65,7 @@ def test_policy_equals_the_learners_forward_pass(backend: str, layer_norm: bool,
 def test_log_deviation_is_clamped_where_the_config_says() -> None:
     spec = vector_spec(3, 1)
     learner = _learner(spec, log_std_min=-20.0, log_std_max=-19.0)
-    policy = make_policy(learner.policy_description())
+    policy = make_policy(learner.backend.policy_description())
     policy.load(learner.weights())
     obs = np.zeros((1, 3), np.float32)
     still, _, _ = policy.act(obs, policy.initial_carry(1), None)
@@ -72,7 +74,7 @@ def test_log_deviation_is_clamped_where_the_config_says() -> None:
 
 
 def test_numpy_acts_for_few_environments_or_small_layers_and_torch_for_much_work_unless_told() -> None:
-    description = _learner(vector_spec()).policy_description()
+    description = _learner(vector_spec()).backend.policy_description()
 
     def backend(**options: object) -> str:
         policy = make_policy(description, **options)  # type: ignore[arg-type]
@@ -82,12 +84,12 @@ def test_numpy_acts_for_few_environments_or_small_layers_and_torch_for_much_work
     assert backend(acting="torch") == "torch"
     assert backend(num_envs=1000, acting="numpy") == backend() == "numpy"
     many = NUMPY_BELOW // 256**2
-    assert acts_in("auto", many, (256, 256)) == acts_in("auto", many, (64, 64)) == "numpy"
-    assert acts_in("auto", many + 1, (256, 256)) == acts_in("auto", many, (300, 300)) == "torch"
-    assert acts_in("auto", 10, (8,)) == acts_in("auto", 10, ()) == "numpy"
-    assert acts_in("numpy", many + 1, (256, 256)) == "numpy"
-    assert acts_in("auto", 31, (8,), one_thread=False) == "numpy"
-    assert acts_in("auto", 32, (8,), one_thread=False) == "torch"
+    assert choose_backend("auto", many, (256, 256)) == choose_backend("auto", many, (64, 64)) == "numpy"
+    assert choose_backend("auto", many + 1, (256, 256)) == choose_backend("auto", many, (300, 300)) == "torch"
+    assert choose_backend("auto", 10, (8,)) == choose_backend("auto", 10, ()) == "numpy"
+    assert choose_backend("numpy", many + 1, (256, 256)) == "numpy"
+    assert choose_backend("auto", 31, (8,), one_thread=False) == "numpy"
+    assert choose_backend("auto", 32, (8,), one_thread=False) == "torch"
 
 
 def test_weights_are_a_copy_that_later_updates_leave_alone() -> None:

@@ -37,7 +37,7 @@ def test_packed_columns_come_back_aligned(schema: Schema, rows: int) -> None:
         assert column.dtype == each.dtype
         np.testing.assert_array_equal(column, given_columns[each.name])
     block = Block(schema, 2)
-    assert set(block.columns) | {each.name for each in schema.beside} == set(schema.names)
+    assert set(block.columns) | {each.name for each in schema.unpacked} == set(schema.names)
     assert all(column.flags.aligned for column in block.columns.values())
 
 
@@ -45,7 +45,7 @@ def test_a_row_has_vectors_and_single_numbers_and_little_else() -> None:
     assert Schema.transitions(vector_spec(observation=17, action=6)).row.itemsize == 4 * (17 + 6 + 1 + 17) + 3 * 4 + 4
     extras = Field("camera", (4, 4, 3), "uint8"), Field("carry", (2,), "float64"), Field("grid", (2, 2), "float32")
     schema = Schema((*SCHEMA.fields, *extras))
-    assert [each.name for each in schema.beside] == ["camera", "carry"]
+    assert [each.name for each in schema.unpacked] == ["camera", "carry"]
     assert schema.row["grid"].shape == (2, 2)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawing import Drawn
 from offbeat.replay.nstep import n_step
 from offbeat.replay.shard import Shard
-from offbeat.replay.uniform import Uniform
 from offbeat.types import Chunk, Schema
 from rows import SCHEMA, Counting, Row, successor
 from specs import choice_spec
@@ -48,7 +48,7 @@ def test_sampled_transitions_equal_a_plain_loop(
         shard.write(model.chunk(count))
     if shard.size == 0:
         return
-    batch = Uniform([shard], n_step=n, gamma=gamma).sample(np.random.default_rng(seed), 64)
+    batch = Drawn([shard], n_step=n, gamma=gamma).sample(np.random.default_rng(seed), 64)
     for index, row in enumerate(batch.rows):
         total, discount, last = plain_loop(model.log, int(row), n, gamma)
         assert batch.reward[index] == pytest.approx(total, abs=1e-5)
@@ -68,7 +68,7 @@ def test_truncation_bootstraps_but_termination_does_not() -> None:
     np.testing.assert_array_equal(last, [1, 1, 2])
 
 
-def test_what_stands_after_the_end_has_no_say() -> None:
+def test_rewards_after_the_end_are_not_in_the_sum() -> None:
     reward = np.array([[1.0], [np.nan]], np.float32)
     total, discount, last = n_step(reward, np.array([[1.0], [0.0]]), np.zeros((2, 1)), 0.9)
     assert (total[0], discount[0], last[0]) == (1.0, 0.0, 0)
@@ -78,7 +78,7 @@ def test_what_stands_after_the_end_has_no_say() -> None:
 def test_at_the_write_head_the_sum_is_cut_and_bootstraps() -> None:
     model, shard = Counting(1, end=0.0), Shard(SCHEMA, 10)
     shard.write(model.chunk(2))
-    batch = Uniform([shard], n_step=3, gamma=0.5).sample(np.random.default_rng(0), 32)
+    batch = Drawn([shard], n_step=3, gamma=0.5).sample(np.random.default_rng(0), 32)
     discounts = {int(row): float(discount) for row, discount in zip(batch.rows, batch.discount, strict=True)}
     assert discounts == {0: 0.25, 1: 0.5}
     assert {tuple(each) for each in batch.next_obs} == {(0, 0, 2)}
@@ -95,7 +95,7 @@ def test_the_mask_that_bootstraps_is_that_of_the_last_step(n: int) -> None:
     columns |= {"episode": np.arange(count) // 7, "step": np.arange(count) % 7}
     shard = Shard(Schema.transitions(spec), count)
     shard.write(Chunk(columns))
-    batch = Uniform([shard], n_step=n).sample(rng, 200)
+    batch = Drawn([shard], n_step=n).sample(rng, 200)
     assert batch.mask is not None
     assert batch.next_mask is not None
     last = np.minimum(np.minimum(batch.rows + n - 1, batch.rows // 7 * 7 + 6), count - 1)

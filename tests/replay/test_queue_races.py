@@ -152,7 +152,7 @@ class Sides:
 @given(
     st.sampled_from(POLICIES), st.integers(1, 3), st.lists(st.integers(0, 12), min_size=1), st.lists(st.integers(0, 4))
 )
-def test_a_writer_may_do_anything_between_two_looks_of_the_reader(
+def test_a_writer_may_do_anything_between_two_loads_of_the_reader(
     when_full: str, slots: int, bursts: list[int], actions: list[int]
 ) -> None:
     both = Sides(slots, when_full)
@@ -177,7 +177,7 @@ def test_a_writer_may_do_anything_between_two_looks_of_the_reader(
 
 @settings(max_examples=300)
 @given(st.sampled_from(POLICIES), st.integers(1, 3), st.integers(0, 60), st.lists(st.integers(-3, 4), min_size=1))
-def test_a_reader_may_do_anything_between_two_looks_of_the_writer(
+def test_a_reader_may_do_anything_between_two_loads_of_the_writer(
     when_full: str, slots: int, writes: int, actions: list[int]
 ) -> None:
     both = Sides(slots, when_full)

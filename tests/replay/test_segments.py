@@ -1,4 +1,4 @@
-"""Segments follow a ring: they cost what is new, and hold what is live."""
+"""Segments of a ring: a save writes only new rows, and lists what the ring holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from faults import FaultyOs
 from offbeat import durable
 from offbeat.errors import CheckpointError
 from offbeat.replay.chunkfile import DTYPES
-from offbeat.replay.segments import Listing, Segments, rows
+from offbeat.replay.segments import SavedShard, SegmentFiles, read_rows
 from offbeat.replay.shard import Shard
 from offbeat.types import Field, Schema
 from rows import SCHEMA, Counting, links
@@ -36,28 +36,28 @@ def assert_same(found: Shard, expected: Shard) -> None:
     st.integers(1, 5_000),
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["go on", "resume", "resume with a tail"])), max_size=8),
 )
-def test_rows_come_back_whatever_the_segments_and_the_rhythm(
+def test_rows_are_restored_whatever_the_segment_size_and_the_save_interval(
     tmp_path_factory: pytest.TempPathFactory, seed: int, capacity: int, segment_bytes: int, saves: list
 ) -> None:
     directory = tmp_path_factory.mktemp("replay")
     model, shard = Counting(3, seed, share=0.7), Shard(SCHEMA, capacity)
-    segments = Segments(directory, segment_bytes=segment_bytes)
+    segments = SegmentFiles(directory, segment_bytes=segment_bytes)
     for steps, then in saves:
         shard.write(model.chunk(steps))
-        listing = segments.append(shard)
-        assert Listing.from_json(listing.to_json(), "listing") == listing
-        loaded, loader = Shard(SCHEMA, capacity), Segments(directory, segment_bytes=segment_bytes)
-        loader.resume(listing, loaded)
+        saved = segments.append(shard)
+        assert SavedShard.from_json(saved.to_json(), "saved") == saved
+        loaded, loader = Shard(SCHEMA, capacity), SegmentFiles(directory, segment_bytes=segment_bytes)
+        loader.resume(saved, loaded)
         assert_same(loaded, shard)
         if then != "go on":
             segments, shard = loader, loaded
-        if then == "resume with a tail" and listing.segments:
-            with open(directory / listing.segments[-1].name, "ab") as file:
+        if then == "resume with a tail" and saved.segments:
+            with open(directory / saved.segments[-1].name, "ab") as file:
                 file.write(b"of a save that was never finished")
 
 
-def test_appending_costs_what_is_new(tmp_path: Path) -> None:
-    model, shard, segments = Counting(1), Shard(SCHEMA, 10_000), Segments(tmp_path)
+def test_appending_writes_only_new_rows(tmp_path: Path) -> None:
+    model, shard, segments = Counting(1), Shard(SCHEMA, 10_000), SegmentFiles(tmp_path)
     shard.write(model.chunk(5_000))
     (before,) = segments.append(shard).segments
     shard.write(model.chunk(10))
@@ -70,44 +70,44 @@ def test_appending_costs_what_is_new(tmp_path: Path) -> None:
 
 
 def test_segments_roll_over_and_those_that_the_ring_has_overwritten_are_not_listed(tmp_path: Path) -> None:
-    model, shard, segments = Counting(1), Shard(SCHEMA, 20), Segments(tmp_path, segment_bytes=2_000)
+    model, shard, segments = Counting(1), Shard(SCHEMA, 20), SegmentFiles(tmp_path, segment_bytes=2_000)
     for _ in range(30):
         shard.write(model.chunk(5))
-        listing = segments.append(shard)
-    assert len(listing.segments) < 6 < len(list(tmp_path.iterdir()))
-    assert listing.segments[0].first <= listing.oldest == 130 <= listing.segments[0].last
-    assert all(segment.length < 2_000 + 2_000 for segment in listing.segments)
+        saved = segments.append(shard)
+    assert len(saved.segments) < 6 < len(list(tmp_path.iterdir()))
+    assert saved.segments[0].first <= saved.oldest == 130 <= saved.segments[0].last
+    assert all(segment.length < 2_000 + 2_000 for segment in saved.segments)
 
 
 def test_rows_that_were_overwritten_between_saves_are_skipped(tmp_path: Path) -> None:
-    model, shard, segments = Counting(1), Shard(SCHEMA, 20), Segments(tmp_path)
+    model, shard, segments = Counting(1), Shard(SCHEMA, 20), SegmentFiles(tmp_path)
     shard.write(model.chunk(5))
     segments.append(shard)
     shard.write(model.chunk(100))
-    listing = segments.append(shard)
+    saved = segments.append(shard)
     loaded = Shard(SCHEMA, 20)
-    Segments(tmp_path).resume(listing, loaded)
+    SegmentFiles(tmp_path).resume(saved, loaded)
     assert_same(loaded, shard)
 
 
 def test_bytes_past_the_listed_length_are_neither_read_nor_written_over(tmp_path: Path) -> None:
-    model, shard, segments = Counting(1), Shard(SCHEMA, 100), Segments(tmp_path)
+    model, shard, segments = Counting(1), Shard(SCHEMA, 100), SegmentFiles(tmp_path)
     shard.write(model.chunk(10))
     old = segments.append(shard)
     shard.write(model.chunk(10))
     newer = segments.append(shard)
-    back, resumed = Shard(SCHEMA, 100), Segments(tmp_path)
+    back, resumed = Shard(SCHEMA, 100), SegmentFiles(tmp_path)
     resumed.resume(old, back)
     assert back.committed == 10
     back.write(Counting(1, seed=7).chunk(5))
     other = resumed.append(back)
     assert len(other.segments) == 2
-    assert sum(len(chunk) for chunk in rows(tmp_path, newer)) == 20  # the abandoned line is still whole
-    assert sum(len(chunk) for chunk in rows(tmp_path, other)) == 15
+    assert sum(len(chunk) for chunk in read_rows(tmp_path, newer)) == 20  # the later checkpoint is still complete
+    assert sum(len(chunk) for chunk in read_rows(tmp_path, other)) == 15
 
 
 def test_a_segment_whose_sync_failed_is_not_written_to_again(tmp_path: Path, monkeypatch) -> None:
-    model, shard, segments = Counting(1), Shard(SCHEMA, 100), Segments(tmp_path)
+    model, shard, segments = Counting(1), Shard(SCHEMA, 100), SegmentFiles(tmp_path)
     shard.write(model.chunk(10))
     before = segments.append(shard)
     shard.write(model.chunk(10))
@@ -123,47 +123,47 @@ def test_a_segment_whose_sync_failed_is_not_written_to_again(tmp_path: Path, mon
     after = segments.append(shard)
     assert after.segments[0] == before.segments[0]
     assert [(segment.first, segment.last) for segment in after.segments] == [(0, 9), (10, 19)]
-    assert sum(len(chunk) for chunk in rows(tmp_path, after)) == 20
+    assert sum(len(chunk) for chunk in read_rows(tmp_path, after)) == 20
 
 
 def test_a_ring_of_another_size_takes_the_newest_rows(tmp_path: Path) -> None:
-    shard, segments = Shard(SCHEMA, 50), Segments(tmp_path)
+    shard, segments = Shard(SCHEMA, 50), SegmentFiles(tmp_path)
     shard.write(Counting(1).chunk(80))
-    listing = segments.append(shard)
+    saved = segments.append(shard)
     for capacity, held in ((10, 10), (500, 50)):
         other = Shard(SCHEMA, capacity)
-        Segments(tmp_path).resume(listing, other)
+        SegmentFiles(tmp_path).resume(saved, other)
         assert (other.size, other.committed) == (held, 80)
         again = Shard(SCHEMA, capacity)
-        Segments(tmp_path).resume(Segments(tmp_path, "other").append(other), again)
+        SegmentFiles(tmp_path).resume(SegmentFiles(tmp_path, "other").append(other), again)
         assert_same(again, other)
 
 
-def test_rows_of_another_shape_are_refused_in_words(tmp_path: Path) -> None:
-    shard, segments = Shard(SCHEMA, 50), Segments(tmp_path)
+def test_rows_of_another_shape_are_refused_with_an_explanation(tmp_path: Path) -> None:
+    shard, segments = Shard(SCHEMA, 50), SegmentFiles(tmp_path)
     shard.write(Counting(1).chunk(5))
-    listing = segments.append(shard)
+    saved = segments.append(shard)
     wider = Schema((Field("obs", (4,), "float32"), *SCHEMA.fields[1:]))
     with pytest.raises(CheckpointError, match=r"'obs' as \(\(3,\), 'float32'\), this run's as \(\(4,\), 'float32'\)"):
-        Segments(tmp_path).resume(listing, Shard(wider, 50))
+        SegmentFiles(tmp_path).resume(saved, Shard(wider, 50))
     with pytest.raises(CheckpointError, match="'extra'"):
-        Segments(tmp_path).resume(listing, Shard(Schema((*SCHEMA.fields, Field("extra", (), "bool"))), 50))
+        SegmentFiles(tmp_path).resume(saved, Shard(Schema((*SCHEMA.fields, Field("extra", (), "bool"))), 50))
     with pytest.raises(CheckpointError, match="worker 1, boot 0"):
-        Segments(tmp_path).resume(listing, Shard(SCHEMA, 50, worker=1))
+        SegmentFiles(tmp_path).resume(saved, Shard(SCHEMA, 50, worker=1))
 
 
 def test_a_shard_that_went_back_is_refused(tmp_path: Path) -> None:
-    shard, segments = Shard(SCHEMA, 50), Segments(tmp_path)
+    shard, segments = Shard(SCHEMA, 50), SegmentFiles(tmp_path)
     shard.write(Counting(1).chunk(5))
     segments.append(shard)
-    with pytest.raises(ValueError, match="before the 5 rows"):
+    with pytest.raises(ValueError, match="5 of its rows were already saved"):
         segments.append(Shard(SCHEMA, 50))
 
 
 @pytest.mark.parametrize(("name", "size"), [("../shard", 10), ("", 10), ("A", 10), ("a/b", 10), ("shard", 0)])
 def test_names_and_sizes_that_cannot_be_are_refused(tmp_path: Path, name: str, size: int) -> None:
-    with pytest.raises(ValueError, match=r"cannot name|at least 1"):
-        Segments(tmp_path, name, segment_bytes=size)
+    with pytest.raises(ValueError, match=r"not a valid shard name|at least 1"):
+        SegmentFiles(tmp_path, name, segment_bytes=size)
 
 
 def test_every_dtype_that_files_hold_survives(tmp_path: Path) -> None:
@@ -172,6 +172,6 @@ def test_every_dtype_that_files_hold_survives(tmp_path: Path) -> None:
     extras = {f"as {dtype}": np.arange(12).reshape(6, 2).astype(dtype) for dtype in DTYPES}
     shard.write(type(chunk)({**chunk.columns, **extras}))
     loaded = Shard(schema, 10)
-    Segments(tmp_path).resume(Segments(tmp_path).append(shard), loaded)
+    SegmentFiles(tmp_path).resume(SegmentFiles(tmp_path).append(shard), loaded)
     for name, column in extras.items():
         np.testing.assert_array_equal(loaded.read(0, 6).columns[name], column)

@@ -1,4 +1,4 @@
-"""The ring against a plain list that forgets nothing."""
+"""The ring against a plain list that keeps every row."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ def test_packed_rows_are_written_as_their_columns_are(model: Counting, capacity:
             assert_equals_model(shard, model)
 
 
-def test_an_interrupted_write_has_spoilt_the_rows_under_it_until_they_are_written_over() -> None:
+def test_an_interrupted_write_damages_the_rows_under_it_until_they_are_written_again() -> None:
     shard, model = Shard(SCHEMA, 10), Counting(1)
     shard.write(model.chunk(10))
-    shard._cursors[1] = 14  # rows 10 to 13 were announced, and nobody knows how far they were written
+    shard._cursors[1] = 14  # rows 10 to 13 were announced, and may be half-written
     assert (shard.oldest, shard.committed) == (4, 10)
     shard.write(model.chunk(2))
     assert (shard.oldest, shard.committed) == (4, 12)

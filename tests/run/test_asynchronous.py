@@ -15,11 +15,11 @@ import pytest
 import offbeat
 import soak
 from offbeat import threads
-from offbeat.collect.shards import ShardProcesses
+from offbeat.collect.shard_processes import ShardProcesses
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
-from offbeat.observe.timetable import timetable, validate
-from offbeat.replay.segments import rows
+from offbeat.observe.trace_summary import summarise, validate
+from offbeat.replay.segments import read_rows
 from offbeat.run.checkpoint import Checkpoints
 from pacing import Gated, Holding
 
@@ -51,7 +51,7 @@ def stored(path: Path) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray
     assert replay is not None
     shards = []
     for _, listing in sorted(replay.items()):
-        chunks = [chunk.columns for chunk in rows(path / "replay", listing)]
+        chunks = [chunk.columns for chunk in read_rows(path / "replay", listing)]
         shards.append({name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]})
     return {name: array for name, array in arrays.items() if name.startswith("learner/")}, shards
 
@@ -160,11 +160,11 @@ def test_collect_ahead_reaches_who_permits_steps(tmp_path: Path, monkeypatch: py
     given = []
 
     class Noting(ShardProcesses):
-        def __init__(self, *arguments: Any, collect_ahead: int, **others: Any) -> None:
-            given.append(collect_ahead)
-            super().__init__(*arguments, collect_ahead=collect_ahead, **others)
+        def __init__(self, context: Any) -> None:
+            given.append(context.collect_ahead)
+            super().__init__(context)
 
-    monkeypatch.setattr("offbeat.run.build.ShardProcesses", Noting)
+    monkeypatch.setattr("offbeat.collect.factories.ShardProcesses", Noting)
     train(tmp_path, "run", total_steps=60, collectors=1, collect_ahead=3)
     assert given == [3]
 
@@ -318,7 +318,7 @@ def test_the_trace_shows_what_every_process_does(tmp_path: Path) -> None:
     trace = traced(tmp_path, 300)
     assert validate(trace) == []
     assert isinstance(json.loads(trace.read_text()), list)
-    tracks = {track.process: track for track in timetable(trace)}
+    tracks = {track.process: track for track in summarise(trace)}
     assert {"learner", "collector 0", "collector 1", "evaluation"} <= tracks.keys()
     spans = {span.name for track in tracks.values() for span in track.spans}
     assert {"env step", "act", "write", "wait", "sample", "critic", "actor", "publish", "evaluate"} <= spans
@@ -327,7 +327,7 @@ def test_the_trace_shows_what_every_process_does(tmp_path: Path) -> None:
 @pytest.mark.skipif(not soak.FULL, reason="shares of time depend on how slow and busy the machine is (make soak)")
 @pytest.mark.soak
 def test_the_trace_accounts_for_the_time_of_every_process(tmp_path: Path) -> None:
-    for track in timetable(traced(tmp_path, 3_000)):
+    for track in summarise(traced(tmp_path, 3_000)):
         assert track.unattributed <= 0.2 * track.wall, track
 
 

@@ -112,7 +112,7 @@ def test_a_collector_that_heeds_no_signal_is_ended_and_replaced(tmp_path: Path) 
     assert result.status == "finished"
     assert found["restarts"] >= 1  # on a busy machine, others may not have moved for two seconds, either
     assert "has not moved" in log_of(result.path)
-    assert "and is ended" in log_of(result.path)
+    assert "and is killed" in log_of(result.path)
     assert found["updates"] == found["env_steps"] - 50
 
 
@@ -211,7 +211,7 @@ def badly_evaluated(out: Path, how: str, **settings: Any) -> offbeat.RunResult:
 def test_an_evaluation_that_hangs_is_made_again(tmp_path: Path) -> None:
     result = badly_evaluated(tmp_path, "deaf", total_steps=200, hang_seconds=1)
     assert result.evaluation is not None
-    assert "evaluation has not moved" in log_of(result.path)
+    assert "the evaluation process made no progress" in log_of(result.path)
     assert summary(result.path)["restarts"] >= 1  # on a busy machine, a collector may not have moved for a second
 
 
@@ -246,7 +246,7 @@ def test_a_signal_to_every_process_of_a_run_stops_it_in_good_order(number: int, 
 def test_a_killed_evaluation_is_made_again(tmp_path: Path) -> None:
     result = badly_evaluated(tmp_path, "exit", total_steps=300, eval_every=100)
     assert [evaluation.step >= 100 * (index + 1) for index, evaluation in enumerate(result.history)] == [True] * 3
-    assert "evaluation is started again" in log_of(result.path)
+    assert "the evaluation process is restarted" in log_of(result.path)
 
 
 @pytest.mark.soak

@@ -202,11 +202,11 @@ def test_reward_shaping_hears_of_the_steps_of_all_collectors(tmp_path: Path) -> 
 
 def test_settings_that_have_nothing_to_act_on_are_refused(tmp_path: Path) -> None:
     for settings, words in (
-        ({"queue": 2}, "queue=2 is about collectors"),
-        ({"when_full": "drop-oldest"}, "is about collectors"),
+        ({"queue": 2}, "queue=2 needs collectors >= 1"),
+        ({"when_full": "drop-oldest"}, "needs collectors >= 1"),
         ({"tau": 0.5}, "target_every"),
-        ({"env": "CartPole-v1", "squash": True}, "squash is about Box actions"),
-        ({"env": "CartPole-v1", "initial_log_std": -1.0}, "initial_log_std is about Box actions"),
+        ({"env": "CartPole-v1", "squash": True}, "squash needs Box actions"),
+        ({"env": "CartPole-v1", "initial_log_std": -1.0}, "initial_log_std needs Box actions"),
     ):
         with pytest.raises(UsageError, match=words):
             train(tmp_path, "run", total_steps=64, **settings)

@@ -22,7 +22,7 @@ def summary(path: Path) -> dict[str, Any]:
 
 
 class Witness:
-    """Has all four methods and remembers what it was told."""
+    """Has all four methods and records the events."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -46,7 +46,7 @@ class Witness:
         return [event for event in self.events if type(event) is kind]
 
 
-def test_every_chunk_update_evaluation_and_checkpoint_is_told(tmp_path: Path) -> None:
+def test_callbacks_receive_every_chunk_update_evaluation_and_checkpoint(tmp_path: Path) -> None:
     witness = Witness()
     run = train(tmp_path, callbacks=[witness])
     assert [event.step for event in witness.of(ChunkEvent)] == [20, 40, 60, 80, 100, 120]
@@ -84,17 +84,17 @@ class EndAt:
 @pytest.mark.parametrize(
     ("method", "call"), [("on_chunk", 2), ("on_chunk", 3), ("on_update", 7), ("on_evaluation", 1), ("on_checkpoint", 2)]
 )
-def test_a_run_that_a_callback_ends_is_finished_and_goes_on_as_if_it_had_not_ended(
+def test_a_run_that_a_callback_ends_is_finished_and_resumes_as_if_it_had_not_ended(
     method: str, call: int, tmp_path: Path
 ) -> None:
     straight = train(tmp_path, name="straight")
     ended = train(tmp_path, name="ended", callbacks=[EndAt(method, call, "enough")])
-    told = summary(ended.path)
-    assert ended.status == told["status"] == "finished"
-    assert ended.stop_reason == told["stop_reason"] == "enough"
-    assert told["env_steps"] < 120
+    written = summary(ended.path)
+    assert ended.status == written["status"] == "finished"
+    assert ended.stop_reason == written["stop_reason"] == "enough"
+    assert written["env_steps"] < 120
     last = read(ended.path / "evaluations.jsonl")[-1]  # the final evaluation is of the last weights
-    assert (last["step"], last["version"]) == (told["env_steps"], told["updates"])
+    assert (last["step"], last["version"]) == (written["env_steps"], written["updates"])
     Checkpoints(ended.path).verify("latest")
     resumed = offbeat.resume(ended.path)
     assert (resumed.status, resumed.stop_reason, summary(resumed.path)["stop_reason"]) == ("finished", None, None)
@@ -105,14 +105,14 @@ def test_a_run_that_a_callback_ends_is_finished_and_goes_on_as_if_it_had_not_end
     assert len(steps) == len(set(steps))
 
 
-def test_any_true_answer_ends_the_run_and_all_callbacks_are_still_told(tmp_path: Path) -> None:
+def test_any_true_result_ends_the_run_and_all_callbacks_are_still_called(tmp_path: Path) -> None:
     witness = Witness()
     run = train(tmp_path, callbacks=[EndAt("on_chunk", 2, True), EndAt("on_chunk", 2, "later"), witness])
-    assert run.stop_reason == "EndAt.on_chunk asked for it"
+    assert run.stop_reason == "EndAt.on_chunk requested it"
     assert [event.step for event in witness.of(ChunkEvent)] == [20, 40]
 
 
-def test_a_wish_at_the_final_evaluation_or_checkpoint_ends_nothing(tmp_path: Path) -> None:
+def test_a_true_result_at_the_final_evaluation_or_checkpoint_has_no_effect(tmp_path: Path) -> None:
     late = [EndAt("on_evaluation", 1, "late"), EndAt("on_checkpoint", 2, "late")]
     run = train(tmp_path, callbacks=late, eval_every=0, checkpoint_every=0)
     assert [each.left for each in late] == [0, 0]
@@ -176,7 +176,7 @@ class Foreign:
         ([Witness(), Witness], r"callbacks\[1\] is the class Witness.*Witness\(\)"),
         ([Misspelt()], r"a method on_evaluate, which no run calls: did you mean on_evaluation\?"),
         ([MisspeltHeir()], r"a method on_evalution, which no run calls: did you mean on_evaluation\?"),
-        ([Foreign()], "a method on_training_start, which no run calls: name it otherwise, or one of on_chunk, on_up"),
+        ([Foreign()], "a method on_training_start, which no run calls: rename it; the methods are on_chunk, on_up"),
         (Witness(), r"callbacks=\[\.\.\.\]"),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_created(callbacks: An
 
 
 def test_without_callbacks_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.run.callbacks.Callbacks.tell", None)
+    monkeypatch.setattr("offbeat.run.callbacks.Callbacks.call", None)
     assert train(tmp_path, callbacks=[]).status == "finished"
 
 
@@ -195,7 +195,7 @@ def test_stop_return_ends_the_run_at_the_first_evaluation_that_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([1.0, 2.0, 3.0, 4.0, 5.0])
-    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
+    monkeypatch.setattr("offbeat.run.evaluators.run_episodes", lambda *arguments: ((next(scores),) * 2, (10, 10)))
     run = train(tmp_path, stop_return=2.0)
     assert [each.mean_return for each in run.history] == [1.0, 2.0]
     assert summary(run.path)["env_steps"] == 80
@@ -207,7 +207,7 @@ def test_stop_return_ends_the_run_at_the_first_evaluation_that_reaches_it(
 
 
 def test_stop_return_without_evaluations_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="stop_return=1 looks at evaluations, and eval_every=0"):
+    with pytest.raises(UsageError, match="stop_return=1 is compared with evaluations, but eval_every=0"):
         train(tmp_path, stop_return=1.0, eval_every=0)
 
 

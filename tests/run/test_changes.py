@@ -9,11 +9,11 @@ import gymnasium
 import pytest
 
 import offbeat
-from offbeat.algorithms.configs import ALGORITHMS
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
 from offbeat.run.changes import FIXED, changed, check_env_kept
-from offbeat.settings import build, flatten, read_yaml, train_settings
+from offbeat.settings import flatten, make_config, read_yaml, train_settings
 from short_runs import train
 
 EVERY = {each.name: each for algorithm in ALGORITHMS for each in train_settings(algorithm)}
@@ -44,26 +44,26 @@ def test_every_fixed_setting_exists() -> None:
     ],
 )
 def test_what_cannot_change_is_refused_by_name_with_the_reason(algorithm: str, changes: dict[str, Any]) -> None:
-    recorded = flatten(build(algorithm, {"env": "X"}))
+    recorded = flatten(make_config(algorithm, {"env": "X"}))
     (name,) = changes
-    with pytest.raises(UsageError, match=rf"{name}=\S+ cannot change when a run goes on \(it is .*\): \w+"):
+    with pytest.raises(UsageError, match=rf"{name}=\S+ cannot change when a run is resumed \(it is .*\): \w+"):
         changed(algorithm, recorded, changes)
     config, told = changed(algorithm, recorded, {name: recorded[name]})  # no change
     assert (flatten(config), told) == (recorded, [])
 
 
 def test_another_environment_is_refused_before_it_is_made() -> None:
-    with pytest.raises(UsageError, match=r"env=CartPole-v1 cannot change when a run goes on \(it is Pendulum-v1\)"):
+    with pytest.raises(UsageError, match=r"env=CartPole-v1 cannot change when a run is resumed \(it is Pendulum-v1\)"):
         check_env_kept("CartPole-v1", "Pendulum-v1")
     for given, recorded in (("gymnasium:Pendulum-v1", "Pendulum-v1"), ("a:make", "<lambda>"), (print, "Pendulum-v1")):
         check_env_kept(given, recorded)  # what is the same, or cannot be compared by name
 
 
 def test_changes_are_laid_over_what_was_recorded_and_told() -> None:
-    recorded = flatten(build("sac", {"env": "X", "env_kwargs": {"a": 1}, "stop_return": 5.0, "quiet": True}))
+    recorded = flatten(make_config("sac", {"env": "X", "env_kwargs": {"a": 1}, "stop_return": 5.0, "quiet": True}))
     changes = {"learning_rate": 0.5, "critic_learning_rate": 0.25, "env_kwargs": {"b": 2}, "stop_return": None}
     config, told = changed("sac", recorded, changes)
-    assert config == build(
+    assert config == make_config(
         "sac",
         {
             **recorded,
@@ -84,11 +84,11 @@ def test_a_callable_that_no_file_could_hold_is_given_again_and_is_no_change() ->
     def wrap(env: gymnasium.Env) -> gymnasium.Env:
         return env
 
-    recorded = flatten(build("sac", {"env": "X", "env_wrapper": wrap}))
+    recorded = flatten(make_config("sac", {"env": "X", "env_wrapper": wrap}))
     with pytest.raises(UsageError, match="give it again"):
         changed("sac", recorded, {})
     config, told = changed("sac", recorded, {"env_wrapper": wrap})
-    assert config.run.env_wrapper is wrap
+    assert config.run.environment.env_wrapper is wrap
     assert told == []
 
 

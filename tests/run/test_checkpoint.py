@@ -121,7 +121,7 @@ def test_awkward_values_survive(tmp_path: Path) -> None:
     assert_same_snapshot(dataclasses.replace(found, values={}, notes={}), Snapshot(arrays))
 
 
-def test_random_streams_go_on_where_they_were(tmp_path: Path) -> None:
+def test_random_streams_continue_where_they_were(tmp_path: Path) -> None:
     streams = Streams(3)
     streams.noise.normal(size=7)
     Checkpoints(tmp_path).save(Snapshot(values={"streams": streams.state()}), {}, 0)
@@ -157,7 +157,7 @@ def test_what_would_not_come_back_as_it_was_is_refused(tmp_path: Path, wrong: Sn
     assert_same_snapshot(checkpoints.load(), snapshot(1))
 
 
-def test_a_resumed_run_goes_on_in_the_same_segments(tmp_path: Path) -> None:
+def test_a_resumed_run_appends_to_the_same_segments(tmp_path: Path) -> None:
     run = Run(tmp_path).steps(10)
     run.save()
     resumed = Run(tmp_path)
@@ -276,8 +276,8 @@ def test_several_shards_and_none(tmp_path: Path) -> None:
     checkpoints.verify()
 
 
-def test_a_shards_name_must_do_for_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot name a shard"):
+def test_a_shard_name_must_be_a_valid_file_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a valid shard name"):
         Checkpoints(tmp_path).save(snapshot(), {"../0": Shard(SCHEMA, 4)}, 1)
 
 

@@ -61,7 +61,7 @@ def run_at(root: Path, scene: str) -> None:
         checkpoints.save(snapshot(rows), {"0": shard}, rows)
     checkpoints.save_best(snapshot(20), 20)
     last = sorted((root / "replay").iterdir())[-1]
-    assert last.stat().st_size < SEGMENT_BYTES, "the next save must find a segment to go on with"
+    assert last.stat().st_size < SEGMENT_BYTES, "the next save must find a segment to append to"
     if scene == "littered":
         (root / "checkpoints/.aside-step-000000000195").mkdir()
         (root / "checkpoints/.aside-step-000000000195/state.json").write_bytes(b"{")
@@ -131,7 +131,7 @@ def every_fault(
             except (Crash, CheckpointError) as error:
                 failure = error
         if failure is None:
-            assert fail_at == faulty.count, f"operation {fail_at} ({faulty.log[fail_at]}) failed and nobody heard of it"
+            assert fail_at == faulty.count, f"operation {fail_at} ({faulty.log[fail_at]}) failed without an error"
             return faulty.log
         check(run, failure)
         shutil.rmtree(root)
@@ -183,7 +183,7 @@ def test_a_crash_at_any_operation_leaves_the_old_checkpoint_or_the_new(
 
 
 @pytest.mark.parametrize("scene", ["first", "later", "littered"])
-def test_a_full_disk_is_reported_in_words_and_the_same_process_can_save_again(
+def test_a_full_disk_is_reported_with_a_remedy_and_the_same_process_can_save_again(
     tmp_path: Path, monkeypatch, scene: str
 ) -> None:
     def check(run: Scene, failure: BaseException) -> None:

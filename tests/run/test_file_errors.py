@@ -1,4 +1,4 @@
-"""What the operating system refuses to a run ends it in words, with exit code 1, and summary.json says `failed`."""
+"""An operating system error ends a run with a remedy, exit code 1, and `failed` in summary.json."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def refusing(number: int) -> Any:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "is full .* free some space and go on with `offbeat resume"),
-        (errno.EROFS, r"cannot be written \(Read-only file system\); make .* writable and go on"),
+        (errno.ENOSPC, "is full .* free some space and resume with `offbeat resume"),
+        (errno.EROFS, r"cannot be written \(Read-only file system\); make .* writable and resume"),
         (errno.EMFILE, r"too many open files: .* raise the limit \(ulimit -n"),
     ],
 )
@@ -51,12 +51,12 @@ def test_an_error_without_a_known_remedy_stays_as_it_is(tmp_path: Path) -> None:
     assert explain(OSError(errno.ENOSPC, "No space left on device"), None) is None
 
 
-def test_a_run_whose_directory_is_removed_says_so(tmp_path: Path) -> None:
+def test_a_removed_run_directory_is_named_in_the_error(tmp_path: Path) -> None:
     class Remove:
         def on_chunk(self, event: ChunkEvent) -> None:
             shutil.rmtree(event.path)
 
-    with pytest.raises(OffbeatError, match="run was removed while the run used it"):
+    with pytest.raises(OffbeatError, match="run was removed during the run, so it cannot be resumed"):
         train(tmp_path, name="run", callbacks=[Remove()])
 
 
@@ -72,7 +72,7 @@ def test_too_few_descriptors_for_collectors_are_not_taken_for_too_little_memory(
 def test_the_status_changes_in_its_place_where_there_is_no_room_for_a_new_summary(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     directory.mark_failed()  # there is none yet
-    directory.summary({"status": "running", "env_steps": 7})
+    directory.write_summary({"status": "running", "env_steps": 7})
     directory.mark_failed()
     assert json.loads((tmp_path / "summary.json").read_text()) == {"status": "failed", "env_steps": 7}
     before = (tmp_path / "summary.json").read_bytes()
@@ -85,7 +85,7 @@ def test_a_run_that_fails_where_no_summary_can_be_written_is_marked_as_failed(
 ) -> None:
     class Fills:
         def on_chunk(self, event: ChunkEvent) -> None:
-            monkeypatch.setattr(RunDirectory, "summary", refusing(errno.ENOSPC))
+            monkeypatch.setattr(RunDirectory, "write_summary", refusing(errno.ENOSPC))
             raise RuntimeError("no more")
 
     with pytest.raises(OffbeatError, match="no more"):
@@ -94,7 +94,7 @@ def test_a_run_that_fails_where_no_summary_can_be_written_is_marked_as_failed(
 
 
 def test_a_config_that_cannot_be_written_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunDirectory, "record", refusing(errno.ENOSPC))
+    monkeypatch.setattr(RunDirectory, "write_config", refusing(errno.ENOSPC))
     with pytest.raises(OffbeatError, match=r"cannot hold a run: its config.yaml cannot be written \(No space"):
         train(tmp_path, name="run")
     assert list(tmp_path.iterdir()) == []
@@ -114,12 +114,12 @@ def test_a_metrics_file_that_cannot_grow_ends_the_run_in_one_paragraph(tmp_path:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_output_to_a_full_device_is_an_error_in_words() -> None:
+def test_output_to_a_full_device_is_an_error_with_a_remedy() -> None:
     with open("/dev/full", "w") as full:
         line = [sys.executable, "-m", "offbeat", "--version"]
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("offbeat: error: the output cannot be written (No space left on device)")
+    assert done.stderr.startswith("offbeat: error: cannot write the output (No space left on device)")
     assert done.stderr.count("\n") == 1
 
 

@@ -46,7 +46,7 @@ def test_a_new_run_begins_with_the_weights_of_another(tmp_path: Path, capsys: py
         if name.startswith("target/"):
             np.testing.assert_allclose(there[name], here[name], atol=1e-5)
     assert here["observations/count"] > there["observations/count"]  # they went on
-    assert not any(np.array_equal(there[name], here[name]) for name in there if name.startswith("actor_adam/m"))
+    assert not any(np.array_equal(there[name], here[name]) for name in there if name.startswith("actor_optimiser/m"))
     (latest,) = {(first.path / "checkpoints" / "latest").read_text().strip()}
     assert read_yaml(second.path / "config.yaml")["init_from"] == f"{first.path}:{latest}"
     assert (
@@ -63,7 +63,7 @@ def test_a_checkpoint_can_be_named_and_random_steps_are_none_unless_set(tmp_path
     given = {"env": "X", "init_from": "runs/first"}
     for settings, expected in (({}, 0), ({"random_steps": 5}, 5)):
         config = presets.assemble("sac", read(train_settings("sac"), {**given, **settings}))
-        assert config.run.random_steps == expected
+        assert config.run.pace.random_steps == expected
     assert offbeat.resume(second.path, total_steps=140, quiet=True).status == "finished"
 
 
@@ -81,7 +81,7 @@ def test_critics_that_do_not_fit_stay_new_and_are_named(tmp_path: Path, capsys: 
     np.testing.assert_array_equal(arrays(second.path)["actor/0/weight"], arrays(first.path)["actor/0/weight"])
 
 
-def test_what_does_not_fit_is_refused_in_words_and_nothing_is_made(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_is_created(tmp_path: Path) -> None:
     first = train(tmp_path, name="first")
     source = {"init_from": str(first.path), "name": "second"}
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -89,11 +89,11 @@ def test_what_does_not_fit_is_refused_in_words_and_nothing_is_made(tmp_path: Pat
         (
             {"env": "MountainCarContinuous-v0"},
             CheckpointError,
-            r"spaces are not those of Mountain.*\('box', 3\)\] there",
+            r"other spaces than Mountain.*\('box', 3\)\] there",
         ),
         ({"normalise_observations": True}, CheckpointError, "use normalise_observations=False"),
-        ({"init_from": str(tmp_path)}, UsageError, "is not a run: there is no directory checkpoints/"),
-        ({"init_from": f"{first.path}:beast"}, CheckpointError, "'beast' is not a checkpoint's name"),
+        ({"init_from": str(tmp_path)}, UsageError, "is not a run: it has no directory checkpoints/"),
+        ({"init_from": f"{first.path}:beast"}, CheckpointError, "'beast' is not a checkpoint name"),
     ]
     for settings, error, words in refused:
         with pytest.raises(error, match=words):

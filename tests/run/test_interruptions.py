@@ -1,4 +1,4 @@
-"""A wish to stop at any moment costs nothing: the resumed run equals the one that was never stopped."""
+"""A stop request at any time changes no result: the resumed run equals the one that was never stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import offbeat
-from offbeat.collect import Inline
+from offbeat.collect import InProcess
 from offbeat.errors import CheckpointError, OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.jsonl import read
 from offbeat.run import api
@@ -19,7 +19,7 @@ from offbeat.run.checkpoint import digest
 from offbeat.run.runner import Runner
 from short_runs import train
 
-TIMES = {"wall", "steps_per_second", "updates_per_second"}
+TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
 
 
 class StopAt:
@@ -99,7 +99,7 @@ def test_lost_logs_do_not_keep_a_run_from_going_on(tmp_path: Path, capsys: pytes
     assert [line["step"] for line in read(run.path / "metrics.jsonl")] == [160]
 
 
-def test_a_full_disk_is_said_in_words_even_where_no_word_can_be_written(
+def test_a_full_disk_is_reported_even_if_no_file_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **options: object) -> None:
@@ -116,7 +116,7 @@ def test_the_best_return_outlives_a_resume(tmp_path: Path, monkeypatch: pytest.M
     run = train(tmp_path)
     best = (run.path / "checkpoints" / "best").read_text()
     worse = (tuple([-1e9] * 2), (10, 10))
-    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: worse)
+    monkeypatch.setattr("offbeat.run.evaluators.run_episodes", lambda *arguments: worse)
     resumed = offbeat.resume(run.path, total_steps=200)
     assert resumed.history[-1].mean_return == -1e9
     assert (run.path / "checkpoints" / "best").read_text() == best
@@ -144,7 +144,7 @@ def test_a_best_checkpoint_of_steps_that_are_taken_back_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([1.0, 2.0, 3.0, 0.0, 0.5, 0.1])
-    monkeypatch.setattr("offbeat.run.evaluators.evaluate", lambda *arguments: ((next(scores),) * 2, (10, 10)))
+    monkeypatch.setattr("offbeat.run.evaluators.run_episodes", lambda *arguments: ((next(scores),) * 2, (10, 10)))
     run = train(tmp_path, eval_every=40)
     assert (run.path / "checkpoints" / "best").read_text().startswith("best-000000000120")
     offbeat.resume(run.path, checkpoint="step-000000000100", total_steps=200)
@@ -170,17 +170,17 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_nothing(
 def test_a_second_interrupt_within_a_step_saves_no_torn_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some environments have stepped and others have not: only the checkpoint before is whole."""
     monkeypatch.setattr(api, "Stop", StopAt)
-    poll, polls = Inline.poll, []
+    poll, polls = InProcess.poll, []
 
-    def interrupted(self: Any) -> Any:
+    def interrupted(self: Any, timeout: float) -> Any:
         polls.append(1)
         if len(polls) == 5:
-            StopAt.at = 0  # the first signal has been heard, and here is the second
+            StopAt.at = 0  # the first signal has been handled; send the second
             raise KeyboardInterrupt
-        return poll(self)
+        return poll(self, timeout)
 
     straight = train(tmp_path, name="straight")
-    monkeypatch.setattr(Inline, "poll", interrupted)
+    monkeypatch.setattr(InProcess, "poll", interrupted)
     monkeypatch.setattr(StopAt, "at", 10**9)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, name="run")

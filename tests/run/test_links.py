@@ -1,4 +1,4 @@
-"""Whatever stands in the place of a run's files: resuming writes nothing outside the run, and waits for nobody."""
+"""Links and special files instead of a run's files: resuming writes nothing outside the run and never blocks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_log_that_is_no_regular_file_is_refused_before_anything_changes(run: P
         (run / name).unlink()
         os.mkfifo(run / name) if kind == "pipe" else (run / name).mkdir()
     before, inside = content(outside), content(run)
-    with pytest.raises(OffbeatError, match=rf"{name} is a {kind}, but a run reads and writes regular files alone"):
+    with pytest.raises(OffbeatError, match=rf"{name} is a {kind}, but a run reads and writes only regular files"):
         offbeat.resume(run, total_steps=160)
     assert content(outside) == before
     changed = {each for each, data in content(run).items() if inside.get(each) != data} - {str(run / "trace.json")}
@@ -81,12 +81,12 @@ def test_a_directory_that_is_a_link_out_is_refused(run: Path, name: str) -> None
     outside = run.parent / "outside"
     move_out(run / name, outside)
     before = content(outside)
-    with pytest.raises(OffbeatError, match=f"{name}.* is a link that leads out of"):
+    with pytest.raises(OffbeatError, match=f"{name}.* is a link to a file outside of"):
         offbeat.resume(run, total_steps=160)
     assert content(outside) == before
 
 
-def test_links_in_the_place_of_files_that_are_replaced_whole_are_replaced(run: Path) -> None:
+def test_links_instead_of_files_that_are_replaced_as_a_whole_are_replaced(run: Path) -> None:
     outside = run.parent / "outside"
     outside.mkdir()
     for name in [*REPLACED, *ASIDE]:

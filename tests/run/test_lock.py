@@ -53,7 +53,7 @@ def taken(path: Path, then: str = WAIT) -> Iterator[int]:
 
 
 def hold(path: Path, record: str) -> int:
-    """Keeps the lock as a process does that was forked by whoever is named in the record."""
+    """Holds the lock as a process forked by the recorded owner would."""
     (path / ".lock").write_text(record)
     descriptor = os.open(path / ".lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -96,7 +96,7 @@ def test_a_number_that_is_another_process_by_now_is_not_taken_for_the_owner(
     os.close(held)
 
 
-def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+def test_a_zombie_process_is_dead() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         owner = replace(Owner.this_process(), pid=process.pid, started="")
         assert not owner.is_dead
@@ -122,7 +122,7 @@ def test_a_lock_whose_record_is_damaged_is_respected_while_it_is_held(record: st
     RunDirectory(tmp_path).lock()
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_the_lock_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     run = tmp_path / "run"
     run.mkdir()

@@ -1,4 +1,4 @@
-"""Runs under masks: nobody ever takes a forbidden action, in training, evaluation or later; rows hold the masks."""
+"""Runs with action masks: no forbidden action is ever taken, in training, evaluation or later; rows hold the masks."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_agent_says_what_is_wrong_with_a_mask() -> None:
         agent.act(obs)
     with pytest.raises(UsageError, match=r"mask allows no action"):
         agent.act(obs, mask=0 * mask)
-    with pytest.raises(UsageError, match=r"mask has 1 rows for 2 observations"):
+    with pytest.raises(UsageError, match=r"mask has 1 rows, but it must have one row for each of the 2"):
         agent.act(np.stack((obs, obs)), mask=mask[None])
     assert agent.act(np.stack((obs, obs)), mask=np.stack((mask, mask))).tolist() == [1, 1]
     with pytest.raises(UsageError, match="next_mask is missing"):

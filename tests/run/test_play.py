@@ -21,7 +21,7 @@ import offbeat
 import patience
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run import play
-from offbeat.run.play import Played, missing_display, play_run
+from offbeat.run.play import PlayResult, missing_display, play_run
 
 RATE = 200
 
@@ -91,11 +91,11 @@ def test_in_a_window_the_environment_draws_each_step_once_and_no_faster_than_its
     naps: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(naps), sleep=naps.append)
     monkeypatch.setattr(play, "time", clock)
-    played = play_run(path, episodes=3, say=said.append)
+    played = play_run(path, episodes=3, report=said.append)
     assert naps == pytest.approx([1 / RATE] * 30)
     assert said == [f"episode {number}: return 10.00, length 10" for number in (1, 2, 3)]
     assert (played.returns, played.lengths, played.video) == ((10.0,) * 3, (10,) * 3, None)
-    assert {who for who, _ in Drawing.drawn} == {"by itself"}  # drawing again would show every step twice
+    assert {who for who, _ in Drawing.drawn} == {"by itself"}  # rendering again would draw every step twice
     steps = [count for _, count in Drawing.drawn if count]
     assert steps == [*range(1, 11)] * 3
     assert Drawing.closed == ["human"]
@@ -104,7 +104,7 @@ def test_in_a_window_the_environment_draws_each_step_once_and_no_faster_than_its
 
 @pytest.mark.usefixtures("window")
 def test_play_shows_the_episodes_and_returns_that_eval_measures(path: Path) -> None:
-    assert play_run(path, episodes=1, say=str).returns == offbeat.evaluate(path, episodes=1).returns
+    assert play_run(path, episodes=1, report=str).returns == offbeat.evaluate(path, episodes=1).returns
 
 
 @pytest.mark.usefixtures("window")
@@ -113,7 +113,7 @@ def test_closing_the_window_ends_the_play(path: Path, monkeypatch: pytest.Monkey
     display = SimpleNamespace(get_init=lambda: True, get_driver=lambda: "x11")
     fake = SimpleNamespace(display=display, QUIT=256, event=SimpleNamespace(peek=lambda kind: next(answers)))
     monkeypatch.setitem(sys.modules, "pygame", fake)
-    assert play_run(path, episodes=5, say=str).lengths == (10,)
+    assert play_run(path, episodes=5, report=str).lengths == (10,)
     assert next(answers, None) is None
 
 
@@ -131,17 +131,17 @@ def test_a_display_that_cannot_be_reached_is_named(path: Path, monkeypatch: pyte
     display = SimpleNamespace(get_init=lambda: True, get_driver=lambda: "offscreen")
     monkeypatch.setitem(sys.modules, "pygame", SimpleNamespace(display=display))
     with pytest.raises(OffbeatError, match=r"'DISPLAY': ':0'.*SDL_VIDEODRIVER=dummy"):
-        play_run(path, say=str)
+        play_run(path, report=str)
 
 
 @pytest.mark.usefixtures("window")
 def test_what_draws_nothing_is_refused_with_the_remedy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Drawing, "__init__", lambda self: setattr(self, "render_mode", None))
     with pytest.raises(UsageError, match="takes render_mode"):
-        play_run(path, say=str)
+        play_run(path, report=str)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with pytest.raises(OffbeatError, match="rendered no frame"):
-        play_run(path, say=str)
+        play_run(path, report=str)
 
 
 @pytest.mark.parametrize(("argument", "value"), [("episodes", 0), ("seed", -1)])
@@ -156,7 +156,7 @@ def test_without_a_display_the_episodes_become_a_film_at_the_environments_own_ra
     monkeypatch.setattr(Drawing, "metadata", {**Drawing.metadata, "render_fps": 20})
     monkeypatch.setattr("offbeat.observe.video.importlib.util.find_spec", lambda name: None)  # a GIF in any case
     said: list[str] = []
-    played = play_run(path, episodes=2, say=said.append)
+    played = play_run(path, episodes=2, report=said.append)
     assert played.video == path / "videos" / "play-step-40.gif"
     assert "there is no display" in said[0]
     assert said[1:] == [*(f"episode {each}: return 10.00, length 10" for each in (1, 2)), f"video: {played.video}"]
@@ -187,7 +187,7 @@ class Heard:
 def test_ctrl_c_before_the_first_frame_is_said_and_leaves_no_film(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "Stop", Heard)
     said: list[str] = []
-    assert play_run(path, say=said.append) == Played((), (), None)
+    assert play_run(path, report=said.append) == PlayResult((), (), None)
     assert said[-1] == "stopped before the first frame: nothing was played"
     assert not (path / "videos").exists()
     assert Drawing.closed == ["rgb_array"]
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_the_film_with_what_has_been_seen(
     monkeypatch.setattr(Heard, "after", after)
     monkeypatch.setattr(Drawing, "metadata", {**Drawing.metadata, "render_fps": 20})  # so that a GIF keeps every frame
     monkeypatch.setattr("offbeat.observe.video.importlib.util.find_spec", lambda name: None)  # a GIF in any case
-    played = play_run(path, say=str)
+    played = play_run(path, report=str)
     assert played.video is not None
     with Image.open(played.video) as film:
         assert getattr(film, "n_frames", 1) == len(Drawing.drawn) == frames
@@ -232,7 +232,7 @@ def test_whether_there_is_a_display(
 
 @pytest.fixture
 def display() -> Iterator[str]:
-    """A real display that nobody sees."""
+    """A virtual X display."""
     if shutil.which("Xvfb") is None:
         pytest.skip("needs Xvfb")
     read, write = os.pipe()

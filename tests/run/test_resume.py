@@ -11,7 +11,7 @@ import pytest
 
 import commands
 import patience
-from offbeat.algorithms.configs import ALGORITHMS, PPO
+from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
 
@@ -51,11 +51,11 @@ CASES = {
 }
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
 FRESH = ("everything", "appo with everything")
-TIMES = {"wall", "steps_per_second", "updates_per_second"}
+TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
 
 
 def _training(out: Path, algorithm: str, *settings: str) -> list[str]:
-    kind = FROM_ROLLOUTS if issubclass(ALGORITHMS[algorithm], PPO) else FROM_REPLAY
+    kind = FROM_ROLLOUTS if ALGORITHMS[algorithm].learns_from == "rollouts" else FROM_REPLAY
     return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *EVENTS, *RUN, *settings]
 
 

@@ -119,8 +119,8 @@ def test_acting_is_what_the_policy_computes_with(acting: str, tmp_path: Path, mo
 def test_gamma_has_the_precision_of_what_learns(precision: str) -> None:
     agent = offbeat.Agent("sac", vector_spec(3, 1), gamma=0.99, precision=precision, hidden=(4,))
     agent.observe(np.zeros(3), np.zeros(1), 1.0, np.zeros(3), False, False)
-    batch = agent.experience.sample(np.random.default_rng(0), 4)
-    assert set(batch.discount.tolist()) == {float(np.dtype(precision).type(0.99))}
+    batch = agent.experience.draw(np.random.default_rng(0), 1)
+    assert set(batch.columns["discount"].flat) == {float(np.dtype(precision).type(0.99))}
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -19,7 +19,7 @@ from offbeat.errors import CheckpointError, EnvironmentFault, SpaceError, UsageE
 from offbeat.observe.jsonl import read
 from offbeat.run.api import train_config
 from offbeat.run.checkpoint import Checkpoints, digest
-from offbeat.settings import build, read_yaml
+from offbeat.settings import make_config, read_yaml
 
 SMALL: dict[str, Any] = {
     "hidden": (16, 16),
@@ -90,13 +90,13 @@ def test_the_best_checkpoint_is_the_one_with_the_best_evaluation_and_holds_no_re
     np.testing.assert_allclose(final.returns, run.evaluation.returns, rtol=1e-5)
     agent = offbeat.Agent("sac", "Pendulum-v1", **{key: SMALL[key] for key in ("hidden", "capacity")})
     with pytest.raises(CheckpointError, match="no replay"):
-        Checkpoints(run.path).load_replay("best", {"0": agent.shard})
+        Checkpoints(run.path).load_replay("best", {"0": agent.training.shards["0"]})
 
 
 def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
     first = train(tmp_path, num_envs=3, seed=5, gamma=0.9)
     mapping = read_yaml(first.path / "config.yaml")
-    again = train_config(build("sac", mapping))
+    again = train_config(make_config("sac", mapping))
     assert again.path != first.path
     assert digest(again.path) == digest(first.path)
     assert digest(train(tmp_path, num_envs=3, seed=6, gamma=0.9).path) != digest(first.path)
@@ -123,7 +123,7 @@ def test_resume_with_another_environment_or_network_says_what_differs(tmp_path: 
     run = train(tmp_path)
     with pytest.raises(UsageError, match=r"env=InvertedPendulum-v5 cannot change .* \(it is Pendulum-v1\)"):
         offbeat.resume(run.path, total_steps=400, env="InvertedPendulum-v5")
-    with pytest.raises(UsageError, match=r"hidden=8 8 cannot change when a run goes on \(it is 16 16\)"):
+    with pytest.raises(UsageError, match=r"hidden=8 8 cannot change when a run is resumed \(it is 16 16\)"):
         offbeat.resume(run.path, total_steps=400, hidden=(8, 8))
     assert offbeat.resume(run.path, total_steps=310).status == "finished"
 
@@ -178,7 +178,7 @@ def with_switches(env: gymnasium.Env) -> gymnasium.Env:
         ({"hiden": (8,)}, UsageError, "hidden"),
         ({"actor": "nowhere:actor"}, UsageError, "nowhere"),
         ({"reward_shaping": "nowhere:shape"}, UsageError, "nowhere"),
-        ({"env": gymnasium.make("Pendulum-v1")}, UsageError, "pass the function that made it"),
+        ({"env": gymnasium.make("Pendulum-v1")}, UsageError, "pass the function that creates"),
         ({"env": 3}, UsageError, "must be a Gymnasium id"),
         ({"total_steps": 40}, UsageError, "makes no update"),
         ({"device": "mps"}, UsageError, "mps"),
@@ -280,8 +280,8 @@ def test_reward_shaping_reaches_replay_but_not_the_returns(tmp_path: Path) -> No
     rewards = []
     for run in (shaped, plain):
         agent = offbeat.Agent("sac", "Pendulum-v1", **{key: SMALL[key] for key in ("hidden", "capacity")})
-        Checkpoints(run.path).load_replay("latest", {"0": agent.shard})
-        rewards.append(agent.shard.read(0, 100).columns["reward"])
+        Checkpoints(run.path).load_replay("latest", {"0": agent.training.shards["0"]})
+        rewards.append(agent.training.shards["0"].read(0, 100).columns["reward"])
     np.testing.assert_allclose(rewards[0], rewards[1] * np.repeat([0.5, 0.25], 50), rtol=1e-6)
     returns = [json.loads((run.path / "summary.json").read_text())["train_return_100"] for run in (shaped, plain)]
     assert returns[0] == returns[1]
@@ -296,8 +296,8 @@ def test_random_steps_and_warmup_steps_are_two_settings(tmp_path: Path) -> None:
     agents = []
     for each in (run, later):
         agent = offbeat.Agent("sac", "Pendulum-v1", **{key: SMALL[key] for key in ("hidden", "capacity")})
-        Checkpoints(each.path).load_replay("latest", {"0": agent.shard})
-        agents.append(agent.shard.read(0, 120).columns["action"])
+        Checkpoints(each.path).load_replay("latest", {"0": agent.training.shards["0"]})
+        agents.append(agent.training.shards["0"].read(0, 120).columns["action"])
     assert np.array_equal(agents[0][:30], agents[1][:30])
     assert not np.array_equal(agents[0][30:60], agents[1][30:60])
 

@@ -18,21 +18,21 @@ from offbeat.run.tuning import ahead, sentence, settled
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine of 8 cores that wakes its threads fast; the function makes it another."""
 
-    def make(cores: int = 8, wake_slowly: bool = False, spin_long: bool = False) -> None:
+    def make(cores: int = 8, threads_wake_slowly: bool = False, idle_threads_spin: bool = False) -> None:
         monkeypatch.setattr(threads, "cores", lambda: cores)
-        monkeypatch.setattr(threads, "wake_slowly", lambda: wake_slowly)
-        monkeypatch.setattr(threads, "spin_long", lambda: spin_long)
+        monkeypatch.setattr(threads, "threads_wake_slowly", lambda: threads_wake_slowly)
+        monkeypatch.setattr(threads, "idle_threads_spin", lambda: idle_threads_spin)
 
     make()
     return make
 
 
 def config(algorithm: str = "sac", **changes: Any) -> Config:
-    return settings.build(algorithm, {"env": "HalfCheetah-v5", **changes})
+    return settings.make_config(algorithm, {"env": "HalfCheetah-v5", **changes})
 
 
 def chosen(algorithm: str = "sac", **changes: Any) -> Any:
-    return settled(config(algorithm, **changes)).run
+    return settled(config(algorithm, **changes)).run.compute
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_threads_follow_from_the_size_of_an_update(changes: dict[str, Any], expe
 def test_threads_follow_from_the_machine(machine: Any) -> None:
     machine(cores=1)
     assert chosen().threads == 1
-    machine(wake_slowly=True)
+    machine(threads_wake_slowly=True)
     assert chosen().threads == 1
     assert chosen(batch_size=8_192).threads == 8
     machine(cores=128)
@@ -62,7 +62,7 @@ def test_threads_follow_from_the_machine(machine: Any) -> None:
 
 
 def test_one_thread_where_idle_ones_would_keep_a_core_busy(machine: Any) -> None:
-    machine(spin_long=True)
+    machine(idle_threads_spin=True)
     assert chosen(batch_size=8_192).threads == 1
     assert chosen(batch_size=8_192, threads=4).threads == 4
     assert "import offbeat first" in sentence(settled(config()), "numpy")
@@ -113,8 +113,8 @@ def test_ahead_by_what_was_said() -> None:
 
 def test_threads_that_were_chosen_are_recorded_and_stay_on_another_machine(machine: Any) -> None:
     recorded = settings.flatten(settled(config()))
-    machine(cores=64, wake_slowly=True)
-    assert settled(settings.build("sac", recorded)).run.threads == 2
+    machine(cores=64, threads_wake_slowly=True)
+    assert settled(settings.make_config("sac", recorded)).run.compute.threads == 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_threads_that_were_chosen_are_recorded_and_stay_on_another_machine(machi
 def test_importing_offbeat_lets_threads_sleep_soon_if_it_comes_before_torch(
     first: str, given: dict[str, str], expected: str
 ) -> None:
-    code = f"import {first}, os, offbeat; print(os.environ.get('GOMP_SPINCOUNT'), offbeat.threads.spin_long())"
+    code = f"import {first}, os, offbeat; print(os.environ.get('GOMP_SPINCOUNT'), offbeat.threads.idle_threads_spin())"
     source = str(Path(threads.__file__).parents[1])
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": source, **given}

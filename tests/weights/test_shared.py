@@ -1,4 +1,4 @@
-"""Weights in shared memory: no reader ever gets a torn set, whatever the writer does meanwhile."""
+"""Weights in shared memory: a reader never gets a mixture of two versions, whatever the writer does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import soak
 from offbeat.errors import OffbeatError
 from offbeat.memory import Memory
-from offbeat.weights.shared import SharedWeights, layout_of
+from offbeat.weights.shared import SharedWeights, weights_layout
 
 READER = Path(__file__).parents[1] / "weights_reader.py"
 SIZE = 20_000
@@ -24,13 +24,13 @@ def filled(version: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def memory() -> Memory:
-    return Memory.create(SharedWeights.nbytes(layout_of(filled(0))))
+    return Memory.create(SharedWeights.nbytes(weights_layout(filled(0))))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 def test_four_readers_never_see_a_torn_set(memory: Memory) -> None:
-    weights = SharedWeights(layout_of(filled(0)), memory.map())
+    weights = SharedWeights(weights_layout(filled(0)), memory.map())
     weights.publish(0, filled(0))
     arguments = [memory.descriptor, memory.nbytes, SIZE, soak.count(1_000_000) // 4]
     readers = [
@@ -52,8 +52,8 @@ def test_four_readers_never_see_a_torn_set(memory: Memory) -> None:
         assert int(reader.stdout.read()) > 50, "the reader hardly ever met the writer"
 
 
-def test_what_is_read_is_ones_own_copy_and_the_newest(memory: Memory) -> None:
-    weights, reader = (SharedWeights(layout_of(filled(0)), memory.map()) for _ in range(2))
+def test_a_reader_gets_its_own_copy_of_the_newest_version(memory: Memory) -> None:
+    weights, reader = (SharedWeights(weights_layout(filled(0)), memory.map()) for _ in range(2))
     weights.publish(1, filled(1))
     old, when = reader.newest()
     weights.publish(2, filled(2))
@@ -66,14 +66,14 @@ def test_what_is_read_is_ones_own_copy_and_the_newest(memory: Memory) -> None:
     assert reader.count == 3
 
 
-def test_before_the_first_publication_there_is_nothing(memory: Memory) -> None:
+def test_reading_before_the_first_publication_is_an_error(memory: Memory) -> None:
     with pytest.raises(OffbeatError, match="published yet"):
-        SharedWeights(layout_of(filled(0)), memory.map()).newest()
+        SharedWeights(weights_layout(filled(0)), memory.map()).newest()
 
 
 def test_a_spoilt_copy_is_not_handed_on(memory: Memory) -> None:
     mapped = memory.map()
-    weights = SharedWeights(layout_of(filled(0)), mapped)
+    weights = SharedWeights(weights_layout(filled(0)), mapped)
     weights.publish(7, filled(7))
     place = bytes(mapped).index(np.float32(7).tobytes() * 4)
     mapped[place] ^= 1
@@ -82,9 +82,9 @@ def test_a_spoilt_copy_is_not_handed_on(memory: Memory) -> None:
 
 
 def test_a_writer_that_was_interrupted_leaves_the_version_before(memory: Memory) -> None:
-    weights = SharedWeights(layout_of(filled(0)), memory.map())
+    weights = SharedWeights(weights_layout(filled(0)), memory.map())
     weights.publish(1, filled(1))
-    with pytest.raises(ValueError, match="layout"):
+    with pytest.raises(ValueError, match="it must be"):
         weights.publish(2, {"a": filled(2)["a"], "b": np.zeros(3, np.int64)})
     assert weights.newest()[0].version == 1
     weights.publish(3, filled(3))

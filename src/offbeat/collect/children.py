@@ -1,4 +1,4 @@
-"""Child processes that are started again when they end, and that end when their parent does."""
+"""Child processes that are restarted when they end, and that end when their parent does."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ from offbeat.memory import Memory
 PACKAGE = Path(__file__).parents[1]
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
+"""Seconds before a restart: the first, and the most."""
 SECONDS_TO_CLOSE = 3.0
-MOST_GENERATIONS = 10
-"""So often what an environment has started is looked for, in case it starts more while it is being ended."""
-SECONDS_BETWEEN_TRIES = 0.1
+MAX_GENERATIONS = 10
+"""How often to search for processes that an environment has started, as it may start more while they are killed."""
+SECONDS_BETWEEN_ATTEMPTS = 0.1
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """One process, `python -m MODULE NAME...`, that is started again when it ends.
+    """One process, `python -m MODULE NAME...`, that is restarted when it ends.
 
-    A death is followed by a pause, which doubles with each further one until there is progress. most_deaths: so many in
-    a row without progress end the run. job: what the process is to do, asked for anew at each start; it travels with
-    cloudpickle, so that it may hold lambdas. descriptors: what the process inherits.
+    Each restart waits twice as long as the one before it, until there is progress. max_crashes: crashes in a row,
+    without progress, that end the run. job: returns what the process is to do, called at each start; the job is sent
+    with cloudpickle, so it may contain lambdas. descriptors: file descriptors that the process inherits.
     """
 
     def __init__(
-        self, name: str, module: str, job: Callable[[], Any], descriptors: Sequence[int], most_deaths: int
+        self, name: str, module: str, job: Callable[[], Any], descriptors: Sequence[int], max_crashes: int
     ) -> None:
         self.name, self._module, self._job = name, module, job
-        self._descriptors, self._most_deaths = tuple(descriptors), most_deaths
+        self._descriptors, self._max_crashes = tuple(descriptors), max_crashes
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._received, self._messages = bytearray(), deque[tuple[str, Any]]()
-        self._last_words, self._hopeless = "", False
+        self._traceback, self._permanent = "", False
         self._start_at = 0.0
         self._mark = f"OFFBEAT_CHILD_{secrets.token_hex(8)}"
-        self.boots = self.deaths_in_a_row = 0
+        self.boots = self.crashes_in_a_row = 0
 
     @property
     def pid(self) -> int | None:
@@ -72,14 +73,14 @@ class Child:
         return max(0, self.boots - 1)
 
     def start(self) -> None:
-        """Starts the process, in a session of its own: Ctrl-C is for the parent, which ends it in good order."""
+        """Starts the process in its own session: Ctrl-C reaches only the parent, which then stops its children."""
         content = pickle.dumps((sys.path, cloudpickle.dumps(self._job())))
-        job = Memory.create(len(content))  # and not a pipe, which a child that does not read would stop up
+        job = Memory.create(len(content))  # not a pipe: a child that does not read would block the parent
         job.map()[:] = content
         self._socket, theirs = socket.socketpair()
         inherited = theirs.fileno(), job.descriptor
         command = [sys.executable, "-m", self._module, *self.name.split(), *map(str, inherited), str(os.getpid())]
-        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]  # the child is to find this very Offbeat
+        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]  # the child imports the same Offbeat
         self._process = subprocess.Popen(
             command,
             pass_fds=(*inherited, *self._descriptors),
@@ -90,34 +91,34 @@ class Child:
         theirs.close()
         job.close()
         self._received = bytearray()
-        self.boots, self._last_words = self.boots + 1, ""
+        self.boots, self._traceback = self.boots + 1, ""
 
     def send(self, message: Any) -> None:
-        """Something small. A child that has died does not hear it: its death is noticed by `look`."""
+        """Sends a small message; it is dropped if the child has ended, which `supervise` notices."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 _send(self._socket, message)
 
     def receive(self) -> tuple[str, Any] | None:
-        """The next message of the child, or None where none is whole yet; never waits."""
+        """The next complete message of the child, or None; never waits."""
         self._read()
         return self._messages.popleft() if self._messages else None
 
     def _read(self) -> None:
-        """Takes what has come; a message may come in pieces, and the child may be stopped between two of them."""
-        with contextlib.suppress(OSError):  # nothing there, or nobody
+        """Reads what has arrived. A message may arrive in pieces, and the child may be stopped between two of them."""
+        with contextlib.suppress(OSError):  # nothing has arrived, or the child has ended
             while self._socket is not None and (piece := self._socket.recv(1 << 20, socket.MSG_DONTWAIT)):
                 self._received += piece
         while len(self._received) >= 8 and len(self._received) >= 8 + (size := int.from_bytes(self._received[:8])):
             kind, content = pickle.loads(self._received[8 : 8 + size])
             del self._received[: 8 + size]
-            if kind in ("failed", "hopeless"):
-                self._last_words, self._hopeless = content, kind == "hopeless"
+            if kind in ("failed", "failed permanently"):
+                self._traceback, self._permanent = content, kind == "failed permanently"
             else:
                 self._messages.append((kind, content))
 
-    def look(self) -> str | None:
-        """Starts the process if it is due; where it has died since the last look, says how."""
+    def supervise(self) -> str | None:
+        """Starts the process if a start is due. If it has ended since the last call, returns how."""
         if self._process is None:
             if time.monotonic() >= self._start_at:
                 self.start()
@@ -125,21 +126,26 @@ class Child:
         if (code := self._process.poll()) is None:
             return None
         self._read()
-        self._gone()
-        self.deaths_in_a_row += 1
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (self.deaths_in_a_row - 1))
+        self._clean_up()
+        self.crashes_in_a_row += 1
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (self.crashes_in_a_row - 1))
         self._start_at = time.monotonic() + delay
-        words = f"{self.name} {_ended(code)}" + (f":\n{self._last_words}" if self._last_words else "")
-        if self._hopeless or self.deaths_in_a_row >= self._most_deaths:
-            often = "" if self._hopeless else f"\n{self.name} has ended {self.deaths_in_a_row} times in a row"
-            raise ProcessFault(
-                f"{words}{often}\nNothing comes of starting it again, so the run stops here; mend what ends it "
-                "(check-env looks for faults of environments), then resume"
+        report = f"{self.name} {_ending(code)}" + (f":\n{self._traceback}" if self._traceback else "")
+        if self._permanent or self.crashes_in_a_row >= self._max_crashes:
+            reason = (
+                "a restart cannot fix this"
+                if self._permanent
+                else f"it crashed {self.crashes_in_a_row} times in a row without any progress"
             )
-        return words
+            raise ProcessFault(
+                f"{report}\n{self.name}: {reason}. Fix the error above and resume; `offbeat check-env` finds faults of "
+                "environments"
+            )
+        return report
 
     def progressed(self) -> None:
-        self.deaths_in_a_row = 0
+        """Resets the count of crashes in a row."""
+        self.crashes_in_a_row = 0
 
     def signal(self, number: int) -> None:
         if self._process is not None:
@@ -147,32 +153,33 @@ class Child:
                 self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends the process at once, and whatever it has started."""
+        """Kills the process and everything that it has started."""
         if self._process is not None:
             self._kill_all()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(SECONDS_TO_CLOSE)  # longer only where the kernel itself holds it
+                self._process.wait(SECONDS_TO_CLOSE)  # takes longer only if the kernel blocks it
 
     def close(self, until: float) -> None:
-        """Waits for the process, which has been asked to end, until `until` (monotonic); kills it then."""
+        """Waits until `until` (time.monotonic) for a process that was asked to stop; then kills it."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, until - time.monotonic()))
             self.kill()
-            self._gone()
+            self._read()
+            self._clean_up()
 
-    def _gone(self) -> None:
+    def _clean_up(self) -> None:
         assert self._socket is not None
-        self._kill_all()  # what it has started and left
+        self._kill_all()  # what it has started and left running
         self._socket.close()
         self._process = self._socket = None
 
     def _kill_all(self) -> None:
-        """Ends its process group, and on Linux what left that group: both inherit the mark in the environment."""
+        """Kills its process group and, on Linux, what has left that group: both inherit the mark in the environment."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for _ in range(MOST_GENERATIONS):
+        for _ in range(MAX_GENERATIONS):
             if not (left := _marked(self._mark)):
                 break
             for pid in left:
@@ -181,17 +188,17 @@ class Child:
 
 
 def _marked(name: str) -> list[int]:
-    """Every process that was started with this variable in its environment; none where there is no /proc."""
+    """Every process that was started with this variable in its environment; none without /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended (a zombie has no environment left), or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended (a zombie has no environment), or is another user's
             if f"{name}=".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
     return found
 
 
 def _send(to: socket.socket, message: Any) -> None:
-    """A message with its length in front."""
+    """Sends a message, with its length in front."""
     to.sendall(_framed(message))
 
 
@@ -200,22 +207,22 @@ def _framed(message: Any) -> bytes:
     return len(content).to_bytes(8) + content
 
 
-def _ended(code: int) -> str:
+def _ending(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 class Parent:
-    """The child's side: its job, and a way to answer."""
+    """The child's side: receives its job, and sends messages to the parent."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         occupy_standard()
         descriptor, self._job, pid = map(int, arguments[-3:])
-        _end_with(pid)
-        _leave_to_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        _exit_with(pid)
+        _handle_in_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._socket = socket.socket(fileno=descriptor)
 
     def receive(self) -> Any:
-        """The next message; None when the parent is gone."""
+        """The next message; None if the parent has ended."""
         size = self._exactly(8)
         content = self._exactly(int.from_bytes(size)) if size else b""
         return pickle.loads(content) if content else None
@@ -227,48 +234,49 @@ class Parent:
         _send(self._socket, (kind, content))
 
     def send_while(self, wanted: Callable[[], bool], kind: str, content: Any) -> None:
-        """As `send`, and asks in between whether it is still wanted, where the parent has not read for a while."""
+        """Sends a message while `wanted()`, which is called again and again if the parent does not read."""
         left = memoryview(_framed((kind, content)))
         while left and wanted():
-            if select.select([], [self._socket], [], SECONDS_BETWEEN_TRIES)[1]:
+            if select.select([], [self._socket], [], SECONDS_BETWEEN_ATTEMPTS)[1]:
                 left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
 
     def run(self, work: Callable[[Parent, Any], None]) -> None:
-        """Does the job; what it raises reaches the parent with its traceback."""
+        """Does the job; an exception is sent to the parent with its traceback."""
         try:
             with open(self._job, "rb") as file:
                 file.seek(0)
                 sys.path[:], job = pickle.load(file)
             work(self, pickle.loads(job))
         except BaseException as error:
-            with contextlib.suppress(OSError):  # the parent may be gone, and then nobody is left to tell
-                self.send("hopeless" if isinstance(error, PersistentFault) else "failed", traceback.format_exc())
-            with contextlib.suppress(OSError):  # whatever stands there may be full, or a reader that has left
+            with contextlib.suppress(OSError):  # the parent may have ended
+                kind = "failed permanently" if isinstance(error, PersistentFault) else "failed"
+                self.send(kind, traceback.format_exc())
+            with contextlib.suppress(OSError):  # the disk may be full, or the reader may have ended
                 sys.stdout.flush()
             os._exit(1)
 
 
-def _leave_to_parent(*numbers: int) -> None:
-    """Signals that everybody in a terminal or a batch job gets: the parent ends its children in good order.
+def _handle_in_parent(*numbers: int) -> None:
+    """Ignores signals that every process of a terminal or batch job gets: the parent stops its children.
 
-    Not ignored, since processes that an environment starts would ignore them, too; one that it forks just ends.
+    A handler, not SIG_IGN, which processes that an environment starts would inherit. A forked one just exits.
     """
     own = os.getpid()
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:
             os._exit(128 + number)
 
     for number in numbers:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup holds for what an environment starts, too
-            signal.signal(number, heard)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # keep the effect of nohup
+            signal.signal(number, handle)
 
 
-def _end_with(parent: int) -> None:
-    """This process ends when its parent does, however that ends: by the kernel's hand on Linux, by a look elsewhere."""
+def _exit_with(parent: int) -> None:
+    """Makes this process end with its parent, however that ends: by the kernel on Linux, by polling elsewhere."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before we could ask
+        if os.getppid() != parent:  # it ended before the call above
             os._exit(1)
     else:
 

@@ -1,4 +1,4 @@
-"""What a collector and its parent tell each other while they run: one word per fact, each with one writer."""
+"""The control block that a worker process and its parent share: one word per fact, each written by one side only."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ STATES = ("starting", "waiting", "collecting")
 _WORDS = 32
 _EPISODE = np.dtype([("env", "i8"), ("episode", "i8"), ("total_reward", "f8"), ("length", "i8"), ("success", "i8")])
 _UNKNOWN = -1
-"""In the place of a success that no info tells of."""
+"""Stored as `success` where the final info says nothing of it."""
 _EPISODES = 1_024
-"""Ended episodes that may wait to be heard of; with that many waiting, the collector waits as well."""
+"""Finished episodes that fit into the ring. If it is full, the worker waits until the parent has read some."""
 
 
 class Word:
-    """One int64 at a fixed place of the block."""
+    """One int64 at a fixed index of the block."""
 
-    def __init__(self, place: int) -> None:
-        self._place = place
+    def __init__(self, index: int) -> None:
+        self._index = index
 
     def __get__(self, owner: Any, kind: type) -> int:
-        word: int = owner._words[self._place]
+        word: int = owner._words[self._index]
         return word
 
     def __set__(self, owner: Any, value: int) -> None:
-        owner._words[self._place] = value
+        owner._words[self._index] = value
 
 
 class Control:
-    """A block of shared memory for one collector of N environments.
+    """A block of shared memory for one worker with N environments.
 
-    By the parent: `permit`, vector steps that may be made in all; `others`, rows of the other collectors; `stop`;
-    `asked`, the number of the snapshot that is wanted.
-    By the collector: `state`; `heartbeat` (time.monotonic_ns); `calls`, vector steps made; `version`, of the weights
-    that it acts with; `waited`, in ns; `restarted`, environments; `quarantined`, rows; `answered`, the last snapshot;
-    `episodes` (N,), numbers of episodes that each environment has not gone beyond.
+    Written by the parent: `permit`, the vector steps (or rollouts) that may be made in total; `other_rows`, rows of the
+    other workers; `stop`; `snapshot_requested`, the number of the snapshot that is wanted.
+    Written by the worker: `state`; `heartbeat` (time.monotonic_ns); `calls`, vector steps begun to be stored;
+    `stored_calls`, vector steps whose rows are stored, raised after the rows are; `version`, of the weights that act;
+    `waited_ns`; `restarted_environments`; `quarantined_rows`; `snapshot_sent`, the number of the last snapshot;
+    `next_episodes` (N,): a new process begins with numbers above all of these, so no episode number is used twice.
     """
 
-    permit, others, stop, asked = (Word(place) for place in range(4))
-    state, heartbeat, calls, version, waited, restarted, quarantined, answered = (Word(place) for place in range(8, 16))
-    _ended, _heard = Word(16), Word(24)
+    permit, other_rows, stop, snapshot_requested = (Word(index) for index in range(4))
+    state, heartbeat, calls, stored_calls, version, waited_ns = (Word(index) for index in range(8, 14))
+    restarted_environments, quarantined_rows, snapshot_sent = (Word(index) for index in range(14, 17))
+    _sent, _received = Word(17), Word(24)
 
     def __init__(self, num_envs: int, buffer: Any) -> None:
         memory = np.frombuffer(buffer, np.uint8, count=self.nbytes(num_envs))
         words, episodes = 8 * _WORDS, 8 * num_envs
         self._words = memory[:words].view(np.int64).data
-        self.episodes: Array = memory[words : words + episodes].view(np.int64)
+        self.next_episodes: Array = memory[words : words + episodes].view(np.int64)
         self._ring = memory[words + episodes :].view(_EPISODE)
 
     @staticmethod
@@ -60,26 +62,25 @@ class Control:
         return 8 * _WORDS + 8 * num_envs + _EPISODES * _EPISODE.itemsize
 
     @property
-    def room(self) -> int:
-        """Episodes that can be told before the parent has to listen."""
-        return _EPISODES - (self._ended - self._heard)
+    def episode_room(self) -> int:
+        """Finished episodes that can be sent before the parent has to receive some."""
+        return _EPISODES - (self._sent - self._received)
 
     @property
-    def told(self) -> int:
-        """Episodes told of so far."""
-        return self._ended
+    def episodes_sent(self) -> int:
+        return self._sent
 
-    def tell(self, episode: Episode) -> None:
+    def send_episode(self, episode: Episode) -> None:
         success = _UNKNOWN if episode.success is None else int(episode.success)
-        of = episode.env, episode.episode, episode.total_reward, episode.length, success
-        self._ring[self._ended % _EPISODES] = of
+        record = episode.env, episode.episode, episode.total_reward, episode.length, success
+        self._ring[self._sent % _EPISODES] = record
         fence()
-        self._ended += 1
+        self._sent += 1
 
-    def hear(self, until: int) -> Iterator[Episode]:
-        """The episodes that were told of since the last call, up to the one of this number."""
+    def receive_episodes(self, until: int) -> Iterator[Episode]:
+        """The episodes that were sent since the last call, up to number `until`."""
         fence()
-        while self._heard < until:
-            env, episode, total_reward, length, success = self._ring[self._heard % _EPISODES].tolist()
-            self._heard += 1
+        while self._received < until:
+            env, episode, total_reward, length, success = self._ring[self._received % _EPISODES].tolist()
+            self._received += 1
             yield Episode(env, episode, total_reward, length, None if success == _UNKNOWN else bool(success))

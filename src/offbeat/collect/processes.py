@@ -1,4 +1,4 @@
-"""Collectors in processes of their own: the parent's side."""
+"""Collectors in worker processes: the parent's side, whatever kind of store they write to."""
 
 from __future__ import annotations
 
@@ -6,289 +6,341 @@ import itertools
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
-from offbeat.collect.control import BUSY, STARTING, STATES, Control
-from offbeat.collect.process import Job, State
-from offbeat.collect.writers import QueuePlan, ShardPlan
-from offbeat.errors import CheckpointError
+from offbeat.collect.collector import CollectorReport, CollectorState
+from offbeat.collect.context import CollectorContext
+from offbeat.collect.control import BUSY, STARTING, STATES
+from offbeat.collect.sendable import check_sendable
+from offbeat.collect.worker_process import Job
+from offbeat.collect.worker_slot import WorkerSlot
+from offbeat.errors import CheckpointError, UsageError
 from offbeat.memory import Memory
-from offbeat.types import Array, Chunk, Episode, Weights
-from offbeat.weights.shared import Layout, SharedWeights, layout_of
+from offbeat.trace import Trace
+from offbeat.types import Array, Chunk, Episode
+from offbeat.weights.publication import Publication
+from offbeat.weights.shared import SharedWeights, weights_layout
 
-SECONDS_BETWEEN_LOOKS = 0.05
-SHORTEST_NAP, LONGEST_NAP = 20e-6, 500e-6
+SECONDS_BETWEEN_CHECKS = 0.05
+SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6
 SECONDS_TO_START = 60.0
-MOST_INTERRUPTIONS = 3
-VERSIONS_REMEMBERED = 10_000
+MAX_INTERRUPTIONS = 3
+
+SomeSlot = TypeVar("SomeSlot", bound=WorkerSlot[Any])
 
 
-@dataclass
-class Place(ABC):
-    """What stays when a collector process ends and another takes its place.
-
-    store: the shared memory that it writes into, laid out as `plan` says. began: what `committed` was when the process
-    was started. state: where the process is to go on from. interrupted: how often, since it last moved. infos: final
-    infos of episodes that were not heard of yet, by environment and episode.
-    """
-
-    worker: int
-    first_env: int
-    num_envs: int
-    plan: ShardPlan | QueuePlan
-    store: Memory
-    control: Control
-    control_memory: Memory
-    began: int = 0
-    state: State | None = None
-    interrupted: int = 0
-    infos: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    child: Child = field(init=False)
-
-    @property
-    @abstractmethod
-    def committed(self) -> int:
-        """What was written and counts, in rows or rollouts."""
-
-    @property
-    def memories(self) -> tuple[Memory, Memory]:
-        return self.store, self.control_memory
-
-    def close(self) -> None:
-        for memory in self.memories:
-            memory.close()
-
-
-SomePlace = TypeVar("SomePlace", bound=Place)
-Order = Callable[[SomePlace, Memory, Layout], Job]
-"""What a collector is to do, once the weights have a place."""
-
-
-def make_control(num_envs: int) -> tuple[Control, Memory]:
-    """A collector's control block, of which no episode has begun."""
-    memory = Memory.create(Control.nbytes(num_envs))
-    control = Control(num_envs, memory.map())
-    control.episodes[:] = -1
-    return control, memory
-
-
-def shares(num_envs: int, collectors: int) -> list[tuple[int, int]]:
-    """The first environment of each collector, and how many it has: in equal shares, as far as they go."""
+def shares(num_envs: int, collectors: int) -> list[int]:
+    """How many environments each worker has: equal shares, as far as possible."""
     bounds = [num_envs * worker // collectors for worker in range(collectors + 1)]
-    return [(start, stop - start) for start, stop in itertools.pairwise(bounds)]
+    return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
-class Processes(ABC, Generic[SomePlace]):
-    """Collector processes, kept alive. What they write into shared memory is told of by `take`.
+class Processes(ABC, Generic[SomeSlot]):
+    """A collector of worker processes that write into shared memory. Processes that end or hang are replaced.
 
-    hang_seconds: a step that takes longer is interrupted; after twice as long, the process is replaced. `note` is where
-    to say what a person should know.
+    Workers may join (`add`) and leave (`remove`) at any time. The rows of a worker that has left stay in its store.
     """
 
-    def __init__(
-        self, places: Sequence[SomePlace], order: Order[SomePlace], *, hang_seconds: float, most_deaths: int
-    ) -> None:
-        self._places, self._order = list(places), order
-        self.note: Callable[[str], None] = print
-        self._hang, self._most_deaths = hang_seconds, most_deaths
+    def __init__(self, context: CollectorContext) -> None:
+        self._context = context
+        self._slots: list[SomeSlot] = []
+        self._left: list[SomeSlot] = []
+        self._workers, self._first_env = itertools.count(), 0
+        self._note: Callable[[str], None] = print
         self._weights: SharedWeights | None = None
         self._memory: Memory | None = None  # where the weights are
-        self._next_look = 0.0
-        self._published: deque[tuple[int, int]] = deque(maxlen=VERSIONS_REMEMBERED)
-        self.waited = 0.0  # seconds in which the learner waited for rows
+        self._next_check = 0.0
+        self._waited = 0.0  # seconds in which `poll` waited for rows
+        self._earlier_rows = 0  # of workers that had left before the checkpoint was made
+        self._closed = False
+        counts = shares(context.num_envs, context.collectors)
+        try:
+            for count in counts:
+                self._add(count, context.num_envs)
+        except BaseException:
+            self.close()
+            raise
 
     @abstractmethod
-    def allow(self, steps: int) -> None:
-        """Lets collectors go on, until there are more than so many steps."""
+    def _make_slot(self, worker: int, first_env: int, num_envs: int, total_envs: int) -> SomeSlot:
+        """A slot with its store in shared memory."""
 
     @abstractmethod
-    def _new(self) -> list[Chunk]:
-        """The rows that came since the last call."""
+    def allow(self, steps: int) -> None: ...
 
     @abstractmethod
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any], list[Chunk]]:
-        """Where every collector stands, and the rows up to there that are not taken in yet."""
+    def _new_chunks(self) -> list[Chunk]:
+        """The rows that were stored since the last call, if they are wanted."""
 
     @abstractmethod
-    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
-        """Lets every collector go on from a snapshot when it is started; a sentence for whatever is not exact."""
+    def oldest_version(self) -> int | None: ...
 
     @abstractmethod
-    def updates_allowed(self, due: int, most: int, updates: int) -> int:
-        """Of the updates that are due, after so many, those that leave no acting weights further behind than `most`."""
+    def snapshot(self) -> CollectorState: ...
 
-    @property
     @abstractmethod
-    def ends(self) -> dict[str, int] | None:
-        """One past the last row of each shard that was taken in; None where there are none."""
+    def _restore_slot(self, slot: SomeSlot, arrays: dict[str, Array], values: dict[str, Any]) -> None: ...
 
     @property
     def num_envs(self) -> int:
-        return sum(place.num_envs for place in self._places)
+        return sum(slot.num_envs for slot in self._slots)
 
     @property
-    def restarts(self) -> int:
-        return sum(place.child.restarts for place in self._places if self._weights is not None)
+    def workers(self) -> list[int]:
+        """The numbers of the workers that exist now."""
+        return [slot.worker for slot in self._slots]
 
     @property
-    def collectors_waited(self) -> float:
-        """Seconds in which collectors waited for permission, added up."""
-        return sum(place.control.waited for place in self._places) / 1e9
+    def polled_rows(self) -> int:
+        """Rows that `poll` and `snapshot` have returned, of all workers, before the run was resumed too."""
+        return self._earlier_rows + sum(slot.polled for slot in self._all_slots)
 
-    def published_at(self, version: int) -> int | None:
-        """When these weights were published, if not long ago (time.monotonic_ns)."""
-        return next((when for each, when in reversed(self._published) if each == version), None)
+    @property
+    def _all_slots(self) -> list[SomeSlot]:
+        """With those of workers that have left, whose rows may still have to be polled."""
+        return self._slots + self._left
 
-    def numbers(self) -> dict[str, float]:
-        """For the log: who waited for whom so far, and how often a collector was replaced."""
-        waits = {"learner_waited": self.waited, "collectors_waited": self.collectors_waited}
-        return {**waits, "restarts": self.restarts}
+    def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
+        self._note = note
 
-    def supervision(self) -> dict[str, Any]:
-        """For the summary: the same, and what environments have cost."""
-        return {
-            "waits": {"learner": self.waited, "collectors": self.collectors_waited},
-            "restarts": self.restarts,
-            "restarted_environments": sum(place.control.restarted for place in self._places),
-            "lost": {"quarantined_rows": sum(place.control.quarantined for place in self._places)},
-        }
+    # Joining and leaving.
 
-    def processes(self) -> list[dict[str, Any]]:
-        """For status.json."""
-        return [
-            {
-                "name": place.child.name,
-                "pid": place.child.pid,
-                "state": STATES[place.control.state],
-                "heartbeat": time.time() - (time.monotonic_ns() - place.control.heartbeat) / 1e9,
-            }
-            for place in self._places
-            if self._weights is not None
-        ]
+    def add(self, num_envs: int) -> int:
+        """A further worker with so many environments of its own; returns its number."""
+        if num_envs < 1:
+            raise UsageError(f"num_envs={num_envs} is out of range: a collector needs at least 1 environment")
+        return self._add(num_envs, self.num_envs + num_envs).worker
 
-    def load(self, weights: Weights, version: int) -> None:
-        """Publishes weights; the first starts the collectors."""
+    def _add(self, num_envs: int, total_envs: int) -> SomeSlot:
+        context, first_env = self._context, self._first_env
+        check_sendable(context.make_vector(first_env, num_envs), context.make_policy(first_env, num_envs))
+        check_sendable(context.reward_shaping)
+        slot = self._make_slot(next(self._workers), first_env, num_envs, total_envs)
+        self._first_env += num_envs
+        self._slots.append(slot)
+        context.experience.attach(slot.store)
+        if self._weights is not None:
+            self._prepare(slot)
+            self._supervise_slot(slot)
+        return slot
+
+    def remove(self, worker: int) -> None:
+        """Stops a worker after its current vector step; its stored rows stay, and are still polled."""
+        slot = next((each for each in self._slots if each.worker == worker), None)
+        if slot is None:
+            raise UsageError(f"worker {worker} does not exist; the workers are {self.workers}")
+        self._slots.remove(slot)
+        self._left.append(slot)
+        self._stop([slot])
+        slot.plan.writer(slot.store).cut()  # its episodes do not continue; no process writes to the store any more
+
+    def _stop(self, slots: list[SomeSlot]) -> None:
+        """Stops the processes of these slots together, and closes the slots."""
+        if self._weights is not None:
+            until = time.monotonic() + SECONDS_TO_CLOSE
+            for slot in slots:
+                slot.control.stop = 1
+            for slot in slots:
+                slot.child.close(until)
+                self._receive(slot)
+        for slot in slots:
+            slot.close()
+
+    # Running.
+
+    def publish(self, publication: Publication) -> None:
         first = self._weights is None
         if self._weights is None:
-            layout = layout_of(weights)
-            self._memory = memory = Memory.create(SharedWeights.nbytes(layout))
-            self._weights = SharedWeights(layout, memory.map())
-            for place in self._places:
-                place.child = self._child(place, memory, layout)
-        self._weights.publish(version, weights)
-        self._published.append((version, time.monotonic_ns()))
+            layout = weights_layout(publication.weights)
+            self._memory = Memory.create(SharedWeights.nbytes(layout))
+            self._weights, self._layout = SharedWeights(layout, self._memory.map()), layout
+            for slot in self._slots:
+                self._prepare(slot)
+        self._weights.publish(publication.version, publication.weights)
         if first:
-            self._look()
+            self._supervise()
 
-    def _child(self, place: SomePlace, memory: Memory, layout: Layout) -> Child:
-        def job() -> Job:
-            place.control.state, place.control.heartbeat = STARTING, time.monotonic_ns()
-            place.control.asked = place.control.answered
-            place.began = place.committed
-            if place.state is not None and place.state[1]["rows"] != place.began:
-                place.state = None  # it was gone on from, and what followed is there
-            return self._order(place, memory, layout)
+    def _prepare(self, slot: SomeSlot) -> None:
+        """Gives a slot its child process, which `_supervise` starts."""
+        assert self._memory is not None
+        memories = slot.memory, slot.control_memory, self._memory
+        slot.child = Child(
+            f"collector {slot.worker}",
+            "offbeat.collect.worker_process",
+            lambda: self._job(slot),
+            [each.descriptor for each in memories],
+            self._context.max_crashes,
+        )
 
-        inherited = [each.descriptor for each in (*place.memories, memory)]
-        return Child(f"collector {place.worker}", "offbeat.collect.process", job, inherited, self._most_deaths)
+    def _job(self, slot: SomeSlot) -> Job:
+        """What the next process of a slot is to do."""
+        assert self._memory is not None
+        context, control = self._context, slot.control
+        control.state, control.heartbeat = STARTING, time.monotonic_ns()
+        control.snapshot_requested = control.snapshot_sent
+        boot = slot.started()
+        if slot.state is not None and slot.state[1]["rows"] != slot.stored:
+            slot.state = None  # a process has continued from it already
+        starts = slot.child.boots
+        generator = context.generator(slot.worker, starts) if slot.state is None else slot.state[1]["generator"]
+        return Job(
+            worker=slot.worker,
+            boot=boot,
+            make_vector=context.make_vector(slot.first_env, slot.num_envs),
+            make_policy=context.make_policy(slot.first_env, slot.num_envs),
+            schema=context.experience.schema,
+            first_env=slot.first_env,
+            num_envs=slot.num_envs,
+            plan=slot.plan,
+            store=slot.memory,
+            control=slot.control_memory,
+            weights=self._memory,
+            layout=self._layout,
+            generator=dict(generator),
+            state=slot.state,
+            random_steps=context.random_steps,
+            reward_shaping=context.reward_shaping,
+            total_steps=context.total_steps,
+            trace=context.recording.trace,
+            wants_infos=context.wants_infos,
+        )
 
-    def take(self, timeout: float = 0.0) -> list[Chunk]:
-        """The rows that came since the last call, where they stand; waits for some, but not longer than `timeout`."""
-        start, nap = time.monotonic(), SHORTEST_NAP
+    def poll(self, timeout: float) -> list[Chunk]:
+        start, pause = time.monotonic(), SHORTEST_SLEEP
         while True:
             now = time.monotonic()
-            if now >= self._next_look:
-                self._look()
-            chunks = self._new()
+            if now >= self._next_check:
+                self._supervise()
+            chunks = self._new_chunks()
             if chunks or now - start >= timeout:
                 break
-            time.sleep(nap)
-            nap = min(2 * nap, LONGEST_NAP)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_SLEEP)
         if timeout:
-            self.waited += time.monotonic() - start
+            self._waited += time.monotonic() - start
         return chunks
 
-    def _look(self) -> None:
-        """Starts what is due, hears messages, and replaces what has died or hangs."""
-        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        for place in self._places:
-            self._replace(place)
-            self._listen(place)
-            self._watch(place)
+    def _supervise(self) -> None:
+        """Starts processes that are due, receives messages, and replaces processes that ended or hang."""
+        self._next_check = time.monotonic() + SECONDS_BETWEEN_CHECKS
+        if self._weights is not None:
+            for slot in self._slots:
+                self._supervise_slot(slot)
 
-    def _replace(self, place: SomePlace) -> None:
-        if place.child.pid is not None and place.committed > place.began:
-            place.child.progressed()  # before its death is counted, and by its own rows, whenever they are taken in
-        if (death := place.child.look()) is not None:
-            place.control.state = STARTING
-            self.note(f"{death}\n{place.child.name} is replaced; what it has written in full stays")
+    def _supervise_slot(self, slot: SomeSlot) -> None:
+        if slot.child.pid is not None and slot.stored > slot.stored_at_start:
+            slot.child.progressed()  # before a crash is counted; by stored rows, whether they are polled or not
+        if (ending := slot.child.supervise()) is not None:
+            slot.control.state = STARTING
+            self._note(f"{ending}\n{slot.child.name} is restarted; the rows that it has stored stay")
+        self._receive(slot)
+        self._check_heartbeat(slot)
 
-    def _listen(self, place: SomePlace) -> None:
-        while (message := place.child.receive()) is not None:
-            self._hear(place, message)
+    def _receive(self, slot: SomeSlot) -> None:
+        while (message := slot.child.receive()) is not None:
+            self._handle(slot, message)
 
-    def _hear(self, place: SomePlace, message: tuple[str, Any]) -> None:
+    def _handle(self, slot: SomeSlot, message: tuple[str, Any]) -> None:
         kind, content = message
         if kind == "note":
-            self.note(content)
+            self._note(content)
         elif kind == "info":
             env, episode, info = content
-            place.infos[env, episode] = info
+            slot.infos[env, episode] = info
 
-    def _ended(self, place: SomePlace, told: int) -> list[Episode]:
-        """The episodes up to this number that were not heard of yet, with their final infos where these are sent."""
-        episodes = list(place.control.hear(told))
+    def _finished(self, slot: SomeSlot, until: int) -> list[Episode]:
+        """The episodes up to number `until` that were not received yet, with their final infos if these are sent."""
+        episodes = list(slot.control.receive_episodes(until))
         if episodes:
-            self._listen(place)  # an info is sent before its episode is told of
+            self._receive(slot)  # an info is sent before its episode
         return [
-            replace(each, info=info) if (info := place.infos.pop((each.env, each.episode), None)) else each
+            replace(each, info=info) if (info := slot.infos.pop((each.env, each.episode), None)) else each
             for each in episodes
         ]
 
-    def _watch(self, place: SomePlace) -> None:
-        """A collector that does not move is interrupted, and killed if that does not help."""
-        if place.child.pid is None:
+    def _check_heartbeat(self, slot: SomeSlot) -> None:
+        """Interrupts the environment of a worker that hangs, and kills the process if that does not help."""
+        if slot.child.pid is None:
             return
-        still = (time.monotonic_ns() - place.control.heartbeat) / 1e9
-        patience = max(self._hang, SECONDS_TO_START) if place.control.state == STARTING else self._hang
-        words = f"{place.child.name} has not moved for {still:.0f} s"
-        if still < patience:
-            place.interrupted = 0
-        elif still > 2 * patience or place.control.state != BUSY:
-            self.note(f"{words} and is ended")
-            place.child.kill()
-        elif still > patience * (1 + place.interrupted / MOST_INTERRUPTIONS):
-            place.interrupted += 1  # again, if need be: the environment's own code may not have run at that moment
-            self.note(f"{words}: its environment is interrupted")
-            place.child.signal(signal.SIGUSR1)
+        seconds, hang = (time.monotonic_ns() - slot.control.heartbeat) / 1e9, self._context.hang_seconds
+        limit = max(hang, SECONDS_TO_START) if slot.control.state == STARTING else hang
+        report = f"{slot.child.name} has not moved for {seconds:.0f} s"
+        if seconds < limit:
+            slot.interruptions = 0
+        elif seconds > 2 * limit or slot.control.state != BUSY:
+            self._note(f"{report} and is killed")
+            slot.child.kill()
+        elif seconds > limit * (1 + slot.interruptions / MAX_INTERRUPTIONS):
+            slot.interruptions += 1  # repeated, as the environment's own code may not run when the signal arrives
+            self._note(f"{report}: its environment is interrupted")
+            slot.child.signal(signal.SIGUSR1)
 
-    def _saved(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """What a snapshot says of each collector, if it fits."""
+    # Saving and reporting.
+
+    def _values(self, slot: SomeSlot) -> dict[str, Any]:
+        """What every snapshot says of a worker, as JSON."""
+        boots = slot.earlier_boots + (0 if self._weights is None else slot.child.boots)
+        return {"worker": slot.worker, "boots": boots, "episodes": slot.control.next_episodes.tolist()}
+
+    def _earlier(self) -> int:
+        """Rows of workers that have left, which no later snapshot lists."""
+        return self._earlier_rows + sum(slot.polled for slot in self._left)
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
         saved: list[dict[str, Any]] = values.get("collectors", [])
-        if len(saved) != len(self._places):
+        if len(saved) != len(self._slots):
             raise CheckpointError(
-                f"the checkpoint was made with collectors={len(saved)}, this run has {len(self._places)}; use the same"
+                f"the checkpoint was made with collectors={len(saved)}, this run has {len(self._slots)}; use the same "
+                "number"
             )
-        for place, own in zip(self._places, saved, strict=True):
-            if len(own["episodes"]) != place.num_envs:
+        for slot, own in zip(self._slots, saved, strict=True):
+            if own["worker"] != slot.worker:
                 raise CheckpointError(
-                    f"collector {place.worker} had {len(own['episodes'])} environments in the checkpoint, and has "
-                    f"{place.num_envs} now; use the same num_envs"
+                    f"the checkpoint has worker {own['worker']} where this run has worker {slot.worker}; resume with "
+                    "the same workers"
                 )
-        return saved
+            if len(own["episodes"]) != slot.num_envs:
+                raise CheckpointError(
+                    f"collector {slot.worker} had {len(own['episodes'])} environments in the checkpoint, and has "
+                    f"{slot.num_envs} now; use the same num_envs"
+                )
+        for slot, own in zip(self._slots, saved, strict=True):
+            prefix = f"{slot.worker}/"
+            part = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            slot.control.next_episodes[:] = own["episodes"]
+            slot.polled, slot.earlier_boots = own["rows"], own["boots"]
+            self._restore_slot(slot, part, own)
+        self._earlier_rows = values["earlier_rows"]
+        return []
+
+    def report(self) -> CollectorReport:
+        slots = self._all_slots
+        workers_waited = sum(slot.control.waited_ns for slot in slots) / 1e9
+        restarts = sum(slot.child.restarts for slot in slots) if self._weights is not None else 0
+        return CollectorReport(
+            numbers={"learner_waited": self._waited, "collectors_waited": workers_waited, "restarts": restarts},
+            processes=[self._status(slot) for slot in self._slots if self._weights is not None],
+            waits={"learner": self._waited, "collectors": workers_waited},
+            restarts=restarts,
+            restarted_environments=sum(slot.control.restarted_environments for slot in slots),
+            lost={"quarantined_rows": sum(slot.control.quarantined_rows for slot in slots)},
+        )
+
+    @staticmethod
+    def _status(slot: SomeSlot) -> dict[str, Any]:
+        return {
+            "name": slot.child.name,
+            "pid": slot.child.pid,
+            "state": STATES[slot.control.state],
+            "heartbeat": time.time() - (time.monotonic_ns() - slot.control.heartbeat) / 1e9,
+        }
 
     def close(self) -> None:
-        if self._weights is not None:
-            until = time.monotonic() + SECONDS_TO_CLOSE
-            for place in self._places:
-                place.control.stop = 1
-            for place in self._places:
-                place.child.close(until)
-        for place in self._places:
-            place.close()
-        if self._memory is not None:
-            self._memory.close()
+        if not self._closed:
+            self._closed = True
+            self._stop(self._slots)
+            if self._memory is not None:
+                self._memory.close()

@@ -1,4 +1,4 @@
-"""A trained policy on its own: export to a directory, load it again with NumPy and nothing else."""
+"""Export of a trained policy to a directory, and loading it again; NumPy is enough to run it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Reference = str | Callable[..., Any]
 def export_policy(
     directory: Path, publication: Publication, description: Mapping[str, Any], spec: EnvSpec, notes: Mapping[str, Any]
 ) -> None:
-    """Writes weights.safetensors and policy.json: a reader finds the old pair or the new one, never a mixture."""
+    """Writes weights.safetensors and policy.json atomically: a reader sees the old pair or the new pair."""
     from safetensors.numpy import save
 
-    aside, old = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("new", "old"))
-    durable.remove(aside)
-    aside.mkdir(parents=True)
+    temporary, old = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("new", "old"))
+    durable.remove(temporary)
+    temporary.mkdir(parents=True)
     content = {
         "policy": dict(description),
         "spec": spec.to_json(),
@@ -36,55 +36,77 @@ def export_policy(
         "notes": dict(notes),
     }
     weights = save({name: np.array(array, order="C") for name, array in publication.weights.items()})
-    durable.write_file(aside / WEIGHTS, weights)
-    durable.write_file(aside / DOCUMENT, encode(content, weights))
+    durable.write_file(temporary / WEIGHTS, weights)
+    durable.write_file(temporary / DOCUMENT, encode(content, weights))
     if os.path.lexists(directory):
         durable.remove(old)
         directory.rename(old)
-    aside.rename(directory)
+    temporary.rename(directory)
     durable.remove(old)
 
 
 class LoadedPolicy:
-    """A policy that acts, and what it was trained on (`spec`). No learner; no torch unless the actor is a module."""
+    """An exported policy and its environment's `spec`. Needs no learner, and torch only for a user's module."""
 
-    def __init__(self, document: Mapping[str, Any], publication: Publication, actor: Any, acting: str) -> None:
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        publication: Publication,
+        actor: Any,
+        acting: str,
+        preprocessor: Any = None,
+    ) -> None:
         self.spec = EnvSpec.from_json(document["spec"])
         self.version, self.notes = publication.version, document["notes"]
-        # A file may name the actor's code, but nothing that a file names is imported here.
+        # A policy file may name the actor's code, but code named in a file is never imported.
         own = None if actor is None else resolve(actor, "actor")
-        self.policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own)
+        pre = None if preprocessor is None else resolve(preprocessor, "preprocessor")
+        self.policy = make_policy(document["policy"], acting=acting, spec=self.spec, actor=own, preprocessor=pre)
         try:
             self.policy.load(publication.weights)
-        except RuntimeError as error:  # torch's word for arrays that a module of the user's does not have
-            raise CheckpointError(f"the weights do not fit the module that actor= makes: {error}") from error
+        except RuntimeError as error:  # what torch raises if the arrays do not match the user's module
+            raise CheckpointError(
+                f"the weights do not match the module that actor= creates; pass the actor that was trained: {error}"
+            ) from error
         self._rng = np.random.default_rng()
 
     def act(
         self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None, *, mask: Any = None
     ) -> Array:
-        """The action in the environment's units, for one observation as the environment gives it, or for a stack.
+        """The action in the environment's units, for one observation from the environment, or for a stack of them.
 
-        mask: the actions that are allowed, 1 or 0 for each; of a policy that was trained with masks in info it must be
-        given, and in a Dict observation it is found.
-        Not deterministic, it explores as training did in the end; noise that drifts is not remembered between calls.
+        mask: 1 for each allowed action and 0 for the others. Required if the policy was trained with masks from info;
+        a mask in a Dict observation is found without it.
+        deterministic: False explores as at the end of training, without memory of the noise between calls.
         """
         rows, stack = self.spec.layout.read(obs)
         carry = self.policy.initial_carry(len(rows))
-        chance, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
-        allowed = masks.given(mask, obs, len(rows), self.spec, "mask")
-        action, _, _ = self.policy.act(rows, carry, chance, step, allowed)
+        generator, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
+        allowed = masks.read_masks(mask, obs, len(rows), self.spec, "mask")
+        action, _, _ = self.policy.act(rows, carry, generator, step, allowed)
         action = self.spec.to_environment(action)
         return action if stack else action[0]
 
 
-def load_policy(path: str | Path, *, actor: Reference | None = None, acting: str = "numpy") -> LoadedPolicy:
-    """The policy of a run's directory, or of an exported policy's own. actor: what made your own module, if you did."""
+def load_policy(
+    path: str | Path,
+    *,
+    actor: Reference | None = None,
+    acting: str = "numpy",
+    preprocessor: Reference | None = None,
+) -> LoadedPolicy:
+    """Loads the policy of a run, or of an exported directory.
+
+    actor, preprocessor: the callables that create your own actor module and preprocessor, if the policy has such.
+    """
     directory = Path(path)
     for candidate in (directory / "policy", directory / "policy.old", directory):
         if (candidate / DOCUMENT).exists():
             break
     else:
-        raise CheckpointError(f"{directory} holds no policy.json and no policy/ directory: is it a run that has begun?")
+        raise CheckpointError(
+            f"{directory} has no policy.json and no policy/ directory; pass the directory of a run with a checkpoint, "
+            "or of an exported policy"
+        )
     document, weights = read(candidate)
-    return LoadedPolicy(document, Publication(document["version"], weights), actor, acting)
+    return LoadedPolicy(document, Publication(document["version"], weights), actor, acting, preprocessor)

@@ -1,4 +1,4 @@
-"""Environments: make and check them. Gymnasium is imported when one is made, not before."""
+"""Environments: creating and checking them. Gymnasium is imported only when an environment is created."""
 
 from offbeat.envs.check import Finding, check_env
 from offbeat.envs.make import is_vector_env, make_vector

@@ -1,7 +1,7 @@
-"""A gymnasium.vector.VectorEnv as a Vector: the same steps out of each of Gymnasium's three autoreset modes.
+"""A gymnasium.vector.VectorEnv as a Vector: the same steps from each of Gymnasium's three autoreset modes.
 
-NEXT_STEP: an episode's end is followed by a call that only resets, whose row is not valid. SAME_STEP: the final
-observation and info stand aside, in infos. DISABLED: ended environments are reset here, with their episodes' seeds.
+NEXT_STEP: the call after an episode's end only resets, so its row is not valid. SAME_STEP: infos holds the final
+observation and the final info. DISABLED: this class resets environments, with their episodes' seeds.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.envs.env_slot import MAX_REWARD, call_env, check_info, fault
 from offbeat.envs.infos import row_of, success_of
-from offbeat.envs.reader import Reader, Unfit, copied, first_not_finite, is_finite, short
-from offbeat.envs.slot import LARGEST, check_info, fault, run
+from offbeat.envs.reader import InvalidValue, Reader, copy_observation, first_not_finite, is_finite, short_repr
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault, UsageError
 from offbeat.masks import USUAL_KEY
@@ -21,7 +21,7 @@ from offbeat.types import Array, EnvSpec, Episode, Observation, Step
 
 
 def autoreset_mode(env: Any) -> str:
-    """next_step, same_step or disabled; Gymnasium's own default, next_step, where the metadata does not say."""
+    """next_step, same_step or disabled, from the metadata; default next_step, as in Gymnasium."""
     from gymnasium.vector import AutoresetMode
 
     mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
@@ -34,9 +34,9 @@ def autoreset_mode(env: Any) -> str:
 
 
 class BatchedVector:
-    """A VectorEnv, which steps its own environments. limit: truncate after so many steps, if autoreset is disabled.
+    """A VectorEnv as a Vector. limit: truncate after this many steps; only if autoreset is disabled.
 
-    It cannot be made anew, so every fault is raised, one of EnvironmentHung too.
+    A VectorEnv cannot be created again, so every fault is raised, including EnvironmentHung.
     """
 
     rebuilds = False
@@ -60,13 +60,13 @@ class BatchedVector:
         self._started = False
 
     @property
-    def owned(self) -> tuple[object, ...]:
-        """The VectorEnv, and its members where they are in this process."""
+    def unwrapped_envs(self) -> tuple[object, ...]:
+        """The VectorEnv, and its environments if they are in this process."""
         env = self._env.unwrapped
         return env, *(member.unwrapped for member in getattr(env, "envs", ()))
 
     @property
-    def wrapped(self) -> object:
+    def outermost_env(self) -> object:
         return self._env
 
     def reset(self, episode: int = 0) -> Observation:
@@ -76,7 +76,7 @@ class BatchedVector:
         scaled = scale(self.spec, action, self.num_envs, self._first_env)
         self._fresh = self._resetting
         try:
-            raw, reward, terminated, truncated, infos = run(self, self._env.step, scaled)
+            raw, reward, terminated, truncated, infos = call_env(self, self._env.step, scaled)
         except Exception as error:
             raise self._fault_among_all(f"step raised {type(error).__name__}: {error}") from error
         self._check_infos(infos)
@@ -99,7 +99,7 @@ class BatchedVector:
         return Step(observation, following, reward, terminated, truncated, valid, episode, step, finished)
 
     def _outcome(self, reward: Any, terminated: Any, truncated: Any, valid: Array) -> tuple[Array, Array, Array]:
-        """Reward and flags, checked; nothing of a row that is not valid counts."""
+        """Checks reward and flags, and sets them to 0 and False in rows that are not valid."""
         reward = self._column("reward", reward, "biuf").astype(np.float64)
         terminated = self._column("terminated", terminated, "biu").astype(bool)
         truncated = self._column("truncated", truncated, "biu").astype(bool)
@@ -107,7 +107,7 @@ class BatchedVector:
             truncated |= self._steps + 1 >= self._limit
         if not valid.all():
             reward, terminated, truncated = np.where(valid, reward, 0.0), terminated & valid, truncated & valid
-        within = np.abs(reward) <= LARGEST
+        within = np.abs(reward) <= MAX_REWARD
         if not within.all():
             row = int(np.argmin(within))
             raise self._fault(row, f"the reward is {reward[row]}; it must be finite, and fit into float32")
@@ -117,7 +117,7 @@ class BatchedVector:
         array = np.asarray(value)
         if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:
             raise self._fault_among_all(
-                f"{name} is {short(array)} (shape {array.shape}, {array.dtype}), but it must have shape "
+                f"{name} is {short_repr(array)} (shape {array.shape}, {array.dtype}), but it must have shape "
                 f"({self.num_envs},) and hold {'numbers' if name == 'reward' else 'booleans'}"
             )
         return array
@@ -128,23 +128,23 @@ class BatchedVector:
         return Episode(number, int(self._episode[row]), total_reward, length, success_of(info), info)
 
     def _after_ends(self, shown: Observation, ended: Array) -> Observation:
-        """Counts the ended episodes, and resets their environments where that is left to us: what to act on next."""
+        """Starts the next episode where one ended, by a reset if autoreset is disabled. Returns the observation."""
         self._count(np.where(ended, self._episode + 1, self._episode), ended)
         if self._mode == "disabled":
             raw, infos = self._call_reset(ended)
-            # A VectorEnv may show anything in the rows that it did not reset.
+            # A VectorEnv may return anything in the rows that it did not reset.
             shown = _merged(shown, self._read(raw, infos, ended, self._none), ended)
         self._check_finite(shown)
         return shown
 
     def _count(self, episode: Array, fresh: Array) -> None:
-        """Sets the episode numbers, and everything of an episode back to its beginning where it is fresh."""
+        """Sets the episode numbers, and resets steps, return and seed of the rows where `fresh` is True."""
         self._episode, self._fresh = episode, fresh
         self._steps[fresh], self._total_reward[fresh] = 0, 0.0
         for row in np.flatnonzero(fresh):
-            ours = self._mode == "disabled" or not self._started
+            seeded = self._mode == "disabled" or not self._started
             number = self._first_env + int(row)
-            self._seeds[row] = episode_seed(self._seed, number, int(episode[row]), self._purpose) if ours else None
+            self._seeds[row] = episode_seed(self._seed, number, int(episode[row]), self._purpose) if seeded else None
 
     def _begin(self, episode: Array) -> Observation:
         self._started = False
@@ -158,7 +158,7 @@ class BatchedVector:
         return observation
 
     def _call_reset(self, mask: Array | None) -> tuple[Any, Any]:
-        """Resets the environments of `mask`, or all, each with its seed where the VectorEnv takes one for each."""
+        """Resets the environments of `mask`, or all, each with its own seed if the VectorEnv takes a list of seeds."""
         from gymnasium.error import Error
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
@@ -166,14 +166,14 @@ class BatchedVector:
         options = None if mask is None else {"reset_mask": mask.copy()}
         try:
             if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-                result = run(self, self._env.reset, seed=seeds, options=options)
+                result = call_env(self, self._env.reset, seed=seeds, options=options)
             else:
                 try:
-                    result = run(self, self._env.reset, seed=seeds, options=options)
+                    result = call_env(self, self._env.reset, seed=seeds, options=options)
                 except (TypeError, ValueError, Error):
-                    # A VectorEnv of its own kind may take one seed for all, as Gymnasium's base class declares.
+                    # A custom VectorEnv may take only one seed for all, as Gymnasium's base class declares.
                     self._seeds = [None] * self.num_envs
-                    result = run(self, self._env.reset, seed=seeds[0] if mask is None else None, options=options)
+                    result = call_env(self, self._env.reset, seed=seeds[0] if mask is None else None, options=options)
             raw, infos = result
         except Exception as error:
             raise self._fault_among_all(f"reset raised {type(error).__name__}: {error}") from error
@@ -183,56 +183,56 @@ class BatchedVector:
     def _check_infos(self, infos: Any) -> None:
         try:
             check_info(infos)
-        except Unfit as error:
+        except InvalidValue as error:
             raise self._fault_among_all(str(error)) from error
 
-    def _read(self, raw: Any, infos: Any, needed: Array, over: Array) -> Observation:
-        """A batch of observations; `needed` says which rows must have a privileged state or a mask in infos.
+    def _read(self, raw: Any, infos: Any, needed: Array, terminated: Array) -> Observation:
+        """Reads a batch of observations. needed: rows that must have a privileged state or a mask in infos.
 
-        over: which rows are the last of an episode that has terminated, whose mask may be missing or allow nothing.
+        terminated: rows at the end of a terminated episode, whose mask may be missing or allow nothing.
         """
         into = self._batch.blank(self.num_envs)
         try:
             own = {self.spec.state_key: self._states(infos, needed)} if self.spec.state_from == "info" else infos
             self._batch.read(raw, own, into, slice(None))
-        except Unfit as error:
+        except InvalidValue as error:
             raise self._fault_among_all(str(error)) from error
         if into.mask is not None:
-            self._read_masks(raw, infos, needed, over, into)
+            self._read_masks(raw, infos, needed, terminated, into)
         return into
 
-    def _read_masks(self, raw: Any, infos: dict[str, Any], needed: Array, over: Array, into: Observation) -> None:
+    def _read_masks(self, raw: Any, infos: dict[str, Any], needed: Array, terminated: Array, into: Observation) -> None:
         key, from_info = self.spec.mask_key, self.spec.mask_from == "info"
         for row in map(int, np.flatnonzero(needed)):
             own = row_of(infos, row) if from_info else {key: _row(raw[key], row)}
             try:
-                self._single.read_mask(own, own, into, row, bool(over[row]))
-            except Unfit as error:
+                self._single.read_mask(own, own, into, row, bool(terminated[row]))
+            except InvalidValue as error:
                 raise self._fault(row, str(error)) from error
 
     def _states(self, infos: dict[str, Any], needed: Array) -> Array:
-        """The privileged states (N, ...) from Gymnasium's infos, which mark with `_key` the rows that have a value."""
+        """The privileged states (N, ...) from infos, where `_key` marks the rows that have a value."""
         key, layout = self.spec.state_key, self.spec.state
         assert key is not None
         assert layout is not None
         present = infos.get(f"_{key}", self._every) if key in infos else ~self._every
         absent = needed & ~np.asarray(present, bool)
         if absent.any():
-            raise self._fault(int(np.argmax(absent)), f"info has no {key!r}, but the privileged state comes from there")
+            raise self._fault(int(np.argmax(absent)), f"info has no {key!r}, but state_key names it as the state")
         states = np.zeros((self.num_envs, *layout.leaves[0].shape), np.float32)
         for row in np.flatnonzero(needed):
             value = np.asarray(infos[key][row])
             if value.shape != states.shape[1:] or value.dtype.kind not in "biuf":
                 raise self._fault(
                     int(row),
-                    f"info[{key!r}] is {short(infos[key][row])}, but its first value had shape {states.shape[1:]}",
+                    f"info[{key!r}] is {short_repr(infos[key][row])}, but its first value had shape {states.shape[1:]}",
                 )
             states[row] = value
         return states
 
     def _with_finals(self, shown: Observation, infos: dict[str, Any], ended: Array, terminated: Array) -> Observation:
-        """What is shown, with the true final observation, state and mask where an episode ended within the step."""
-        spec, following = self.spec, copied(shown)
+        """`shown`, with the true final observation, state and mask of the episodes that ended in this step."""
+        spec, following = self.spec, copy_observation(shown)
         sources = ((spec.state_key, spec.state_from), (spec.mask_key, spec.mask_from))
         keys = [key for key, source in sources if source == "info"]
         for row in map(int, np.flatnonzero(ended)):
@@ -246,7 +246,7 @@ class BatchedVector:
             try:
                 self._single.read(raw, info, following, row)
                 self._single.read_mask(raw, info, following, row, bool(terminated[row]))
-            except Unfit as error:
+            except InvalidValue as error:
                 raise self._fault(row, f"in final_obs or final_info: {error}") from error
         return following
 
@@ -259,17 +259,17 @@ class BatchedVector:
         return fault(self.spec.name, self._first_env + row, int(self._episode[row]), self._seeds[row], step, problem)
 
     def _fault_among_all(self, problem: str) -> EnvironmentFault:
-        """A fault of the whole batch; with one environment it is known which."""
+        """A fault of an unknown environment of the batch; with a single environment, a fault of that one."""
         if self.num_envs == 1:
             return self._fault(0, problem)
         return EnvironmentFault(
             f"one of environments {self._first_env} to {self._first_env + self.num_envs - 1} ({self.spec.name}), which "
             f"are at episodes {self._episode.tolist()} and steps {self._steps.tolist()}: {problem}. Correct the "
-            "environment; check-env on a single one looks for more of the kind"
+            "environment; check-env on a single one finds more such problems"
         )
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The episode numbers only: what a VectorEnv holds cannot be taken out of it."""
+        """The episode numbers only, because a VectorEnv does not offer its state."""
         return {}, {"envs": [{"episode": int(episode)} for episode in self._episode] if self._started else []}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> tuple[Observation, list[str]]:
@@ -283,8 +283,8 @@ class BatchedVector:
             )
         observation = self._begin(np.array([entry["episode"] + 1 for entry in entries], np.int64))
         return observation, [
-            f"the VectorEnv {self.spec.name} cannot be rebuilt: its {self.num_envs} unfinished episodes are left, and "
-            "new ones begin, so the run does not go on exactly; environments from an id or a factory can be rebuilt"
+            f"the VectorEnv {self.spec.name} cannot be rebuilt: its {self.num_envs} unfinished episodes are dropped, "
+            "and new ones start, so the resume is not exact; environments from an id or a factory can be rebuilt"
         ]
 
     def render(self) -> Array | None:
@@ -297,14 +297,14 @@ class BatchedVector:
         from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError
 
         try:
-            run(self, self._env.close)
+            call_env(self, self._env.close)
         except (EOFError, ConnectionError, ClosedEnvironmentError, NoAsyncCallError):
-            # Worker processes are gone: Ctrl-C goes to the whole process group. What is left of them ends here.
-            _end(self._env.unwrapped)
+            # Ctrl-C went to the whole process group and ended some worker processes.
+            _terminate_workers(self._env.unwrapped)
 
 
-def _end(env: Any) -> None:
-    """Ends the processes of an AsyncVectorEnv that does not close any more, so that it is not tried again either."""
+def _terminate_workers(env: Any) -> None:
+    """Ends the remaining processes of an AsyncVectorEnv that cannot be closed, and marks it as closed."""
     from gymnasium.vector import AsyncVectorEnv
 
     if isinstance(env, AsyncVectorEnv):
@@ -324,7 +324,7 @@ def _row(batch: Any, row: int) -> Any:
 
 
 def _merged(old: Observation, new: Observation, rows: Array) -> Observation:
-    """`old`, with the given rows of `new`."""
+    """A copy of `old` with the given rows of `new`."""
 
     def merge(before: Array, after: Array) -> Array:
         merged = before.copy()

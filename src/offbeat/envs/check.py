@@ -1,4 +1,4 @@
-"""What is wrong with a user's environment, in words. Faults of the environment become findings, never exceptions."""
+"""Checks a user's environment. Faults of the environment become findings, never exceptions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from offbeat.envs.env_slot import can_save_state
 from offbeat.envs.inline import InlineVector
-from offbeat.envs.make import Factory, Keys, Source, complete_spec, find, is_vector_env, make_vector, read_spec, wrap
-from offbeat.envs.slot import saves_itself
+from offbeat.envs.make import (
+    EnvSource,
+    Factory,
+    Keys,
+    complete_spec,
+    find_source,
+    is_vector_env,
+    make_vector,
+    read_spec,
+    wrap,
+)
 from offbeat.envs.spaces import action_problems, observation_problems, read_observation_space
-from offbeat.envs.trial import Trial, walk
+from offbeat.envs.trial import Trial, run_trial
 from offbeat.errors import OffbeatError
 from offbeat.layout import Leaf
 from offbeat.references import resolve
@@ -23,7 +33,7 @@ LARGE_ACTION, LARGE_REWARD = 1e3, 1e3
 
 @dataclass(frozen=True)
 class Finding:
-    """error: training would stop or be refused. warning: it would run, not as expected. note: worth knowing."""
+    """error: training would stop or be refused. warning: training would run, but not as expected. note: information."""
 
     severity: Severity
     what: str
@@ -41,9 +51,9 @@ def check_env(
     steps: int = 500,
     seed: int = 0,
 ) -> list[Finding]:
-    """Looks at an environment's spaces, steps it with random actions, and steps it again from the same seed.
+    """Checks an environment's spaces, steps it with random actions, and repeats that from the same seed.
 
-    What is made here is closed here; a VectorEnv that is passed in stays open.
+    Closes the environments that it creates; a VectorEnv that is passed in stays open.
     """
     wrapper = resolve(env_wrapper, "env_wrapper") if env_wrapper is not None else None
     keys = state_key, mask_key
@@ -55,7 +65,7 @@ def check_env(
     }
     if is_vector_env(env):
         return _check_batched(env, steps, seed, {**options, "env_kwargs": env_kwargs})
-    source = find(env, env_kwargs, max_episode_steps)
+    source = find_source(env, env_kwargs, max_episode_steps)
     made: list[Any] = []
     try:
         made.append(source.make(None))
@@ -64,33 +74,33 @@ def check_env(
         made.append(source.make(None))
         envs = [wrap(each, wrapper, source.name) for each in made]
         if envs[0].unwrapped is envs[1].unwrapped:
-            what = f"{source.name} gave the same environment object twice; training and evaluation need their own"
-            return [Finding("error", what, "make the environment inside the factory"), *_close(made[:1])]
+            what = f"{source.name} returned the same environment twice, but training and evaluation each need their own"
+            return [Finding("error", what, "create the environment inside the factory"), *_close(made[:1])]
         spaces = envs[0].observation_space, envs[0].action_space
     except (OffbeatError, AttributeError) as error:
         _close([each for each in made if hasattr(each, "close")])
-        return [Finding("error", str(error), "correct what makes the environment; training cannot start without it")]
-    findings = _spaces(*spaces, keys)
-    first = walk(envs[0], steps, seed, _limit(envs[0], source), mask_key)
+        return [Finding("error", str(error), "correct the code that creates the environment")]
+    findings = _check_spaces(*spaces, keys)
+    first = run_trial(envs[0], steps, seed, _limit(envs[0], source), mask_key)
     findings += [Finding(*each) for each in first.findings]
-    findings += _outcomes(first, steps)
+    findings += _check_rewards_and_ends(first, steps)
     if first.completed:
-        second = walk(envs[1], steps, seed, _limit(envs[1], source), mask_key)
-        findings += _repetition(first, second, saves_itself(envs[0]))
+        second = run_trial(envs[1], steps, seed, _limit(envs[1], source), mask_key)
+        findings += _check_determinism(first, second, can_save_state(envs[0]))
     if not any(finding.severity == "error" for finding in findings):
-        findings += _as_trained(envs, source, keys, min(steps, 50), seed)
+        findings += _check_as_in_training(envs, source, keys, min(steps, 50), seed)
     return findings + _close(envs)
 
 
-def _limit(env: Any, source: Source) -> int | None:
+def _limit(env: Any, source: EnvSource) -> int | None:
     return source.limit if source.limit is not None else env.spec.max_episode_steps if env.spec is not None else None
 
 
-def _spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Finding]:
+def _check_spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Finding]:
     problems = observation_problems(observation_space, *keys)
     findings = [Finding("error", problem.what, problem.remedy) for problem in problems]
     if not problems:
-        findings += _images(read_observation_space(observation_space, *keys).layout.images)
+        findings += _check_images(read_observation_space(observation_space, *keys).layout.images)
     problems = action_problems(action_space)
     findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
     if problems or not hasattr(action_space, "low"):
@@ -102,8 +112,8 @@ def _spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Findi
             Finding(
                 "note",
                 f"action dimension {at} ranges from {low[at]:g} to {high[at]:g}, which is not "
-                f"symmetric, so that a policy that has learned nothing acts around {(low[at] + high[at]) / 2:g}",
-                "nothing, if that is a good middle; otherwise choose bounds around one",
+                f"symmetric around 0, so an untrained policy acts around {(low[at] + high[at]) / 2:g}",
+                "no change is needed if that is a good neutral action; otherwise choose bounds around one",
             )
         )
     largest = float(max(np.abs(low).max(), np.abs(high).max()))
@@ -111,27 +121,27 @@ def _spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Findi
         findings.append(
             Finding(
                 "note",
-                f"actions reach {largest:g}; a policy's [-1, 1] is spread over that whole range",
-                "narrow the bounds to what is useful",
+                f"actions reach {largest:g}; the policy's [-1, 1] is scaled to that whole range",
+                "narrow the bounds to the useful range",
             )
         )
     return findings
 
 
-def _images(images: Sequence[Leaf]) -> list[Finding]:
+def _check_images(images: Sequence[Leaf]) -> list[Finding]:
     return [
         Finding(
             "error",
-            f"the observation {image.name!r} is an image {image.shape}, but no algorithm of this version has a pixel "
-            "encoder, and your own networks do not get images either: training would refuse it",
-            "flatten it with gymnasium.wrappers.FlattenObservation as env_wrapper, or leave it out",
+            f"the observation {image.name!r} is an image {image.shape}, but this version has no pixel encoder and "
+            "passes no images to your own networks, so training would refuse it",
+            "flatten it with gymnasium.wrappers.FlattenObservation as env_wrapper, or remove it",
         )
         for image in images
     ]
 
 
-def _outcomes(trial: Trial, steps: int) -> list[Finding]:
-    """Remarks on rewards and ends."""
+def _check_rewards_and_ends(trial: Trial, steps: int) -> list[Finding]:
+    """Findings about rewards and episode ends."""
     findings = []
     rewards = np.abs(trial.rewards)
     if len(rewards) and not rewards.any():
@@ -139,14 +149,14 @@ def _outcomes(trial: Trial, steps: int) -> list[Finding]:
             Finding(
                 "note",
                 f"every reward of {len(rewards)} random steps was 0",
-                "nothing, if rewards are rare; otherwise look whether step returns the reward",
+                "no change is needed if rewards are sparse; otherwise check that step returns the reward",
             )
         )
     if len(rewards) and rewards.max() > LARGE_REWARD:
         findings.append(
             Finding(
                 "note",
-                f"rewards reach {rewards.max():g} in size, which makes large errors for a critic",
+                f"rewards reach {rewards.max():g} in size, which causes large critic errors",
                 "scale them in the environment, or with reward_scale or normalise_rewards",
             )
         )
@@ -154,33 +164,33 @@ def _outcomes(trial: Trial, steps: int) -> list[Finding]:
         findings.append(
             Finding(
                 "note",
-                f"no episode ended within {steps} random steps, and it declares no time limit",
-                "set max_episode_steps, if episodes are meant to end",
+                f"no episode ended within {steps} random steps, and the environment has no time limit",
+                "set max_episode_steps if episodes should end",
             )
         )
     return findings
 
 
-def _repetition(first: Trial, second: Trial, saves_itself: bool) -> list[Finding]:
-    """Whether a second environment, with the same seeds and actions, did the same."""
+def _check_determinism(first: Trial, second: Trial, can_save_state: bool) -> list[Finding]:
+    """Findings if a second environment, with the same seeds and actions, returned something else."""
     if first.record == second.record:
         return []
     pairs = zip(first.record, second.record, strict=False)
     at = next((index for index, (one, other) in enumerate(pairs) if one != other), len(second.record))
     if at < len(first.record) and first.record[at][0] == "reset":
         what = "reset with the same seed gave another first observation"
-        remedy = "call super().reset(seed=seed) and draw from self.np_random only"
+        remedy = "call super().reset(seed=seed) and take random numbers from self.np_random only"
     else:
-        what = f"the same seed and actions gave something else after {at} calls"
-        remedy = "draw from self.np_random only, keep no state across resets, or offer save_state and load_state"
-    if saves_itself:
-        return [Finding("note", f"{what}, so that an episode cannot be repeated from its seed", remedy)]
+        what = f"the same seed and actions gave another result after {at} calls"
+        remedy = "use self.np_random only, keep no state across resets, or offer save_state and load_state"
+    if can_save_state:
+        return [Finding("note", f"{what}, so an episode cannot be repeated from its seed", remedy)]
     what += ": an interrupted episode cannot be rebuilt by replaying its actions, so resume will not be exact"
     return [Finding("warning", what, remedy)]
 
 
-def _as_trained(envs: list[Any], source: Source, keys: Keys, steps: int, seed: int) -> list[Finding]:
-    """Steps the environments as training does, and rebuilds one from the other's snapshot if it saves itself."""
+def _check_as_in_training(envs: list[Any], source: EnvSource, keys: Keys, steps: int, seed: int) -> list[Finding]:
+    """Steps the environments as training does, and if they offer save_state, restores one from the other's snapshot."""
     rng = np.random.default_rng(seed)
     try:
         spec = complete_spec(read_spec(envs[0], source, keys), envs[0], seed)
@@ -188,25 +198,25 @@ def _as_trained(envs: list[Any], source: Source, keys: Keys, steps: int, seed: i
         mask = one.reset().mask
         for _ in range(steps):
             mask = one.step(spec.random_actions(rng, 1, mask)).observation.mask
-        if not saves_itself(envs[0]):
+        if not can_save_state(envs[0]):
             return []
-        _, sentences = other.restore(*one.snapshot())
+        _, messages = other.restore(*one.snapshot())
         for _ in range(steps):
             action = spec.random_actions(rng, 1, mask)
             step = one.step(action)
             mask = step.observation.mask
             if step.next.vector.tobytes() != other.step(action).next.vector.tobytes():
-                sentences.append("after load_state the environment goes on differently from the one that was saved")
+                messages.append("after load_state the environment continues differently from the saved one")
                 break
     except OffbeatError as error:
         return [Finding("error", str(error), "correct the environment; training would stop here")]
-    remedy = "save everything that step depends on, the random generator's state too"
-    return [Finding("warning", sentence, remedy) for sentence in sentences]
+    remedy = "save everything that step depends on, including the random generator's state"
+    return [Finding("warning", message, remedy) for message in messages]
 
 
 def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) -> list[Finding]:
     keys = options["state_key"], options["mask_key"]
-    findings = _spaces(env.single_observation_space, env.single_action_space, keys)
+    findings = _check_spaces(env.single_observation_space, env.single_action_space, keys)
     if any(finding.severity == "error" for finding in findings):
         return findings
     rng = np.random.default_rng(seed)
@@ -220,8 +230,8 @@ def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) 
     findings.append(
         Finding(
             "note",
-            "a VectorEnv cannot be rebuilt, so a resumed run begins new episodes and is not exact",
-            "use an id or a factory that makes one environment, if exact resume matters",
+            "a VectorEnv cannot be rebuilt, so a resumed run starts new episodes and is not exact",
+            "for an exact resume, use an id or a factory that creates a single environment",
         )
     )
     return findings
@@ -233,5 +243,5 @@ def _close(envs: list[Any]) -> list[Finding]:
             env.close()
         except Exception as error:
             what = f"close raised {type(error).__name__}: {error}"
-            return [Finding("warning", what, "close must work at any time, also twice")]
+            return [Finding("warning", what, "make close work at any time, also when called twice")]
     return []

@@ -1,4 +1,4 @@
-"""N environments in this process, stepped one after the other; resets happen within the step that ends an episode."""
+"""N environments in this process, stepped one after the other, and reset in the step that ends their episode."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.envs.contain import Containment
-from offbeat.envs.reader import Reader, copied, is_finite
+from offbeat.envs.env_slot import EnvSlot, call_env
+from offbeat.envs.fault_recovery import FaultRecovery
+from offbeat.envs.reader import Reader, copy_observation, is_finite
 from offbeat.envs.rebuild import rebuild, save
-from offbeat.envs.slot import Slot, run
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault
-from offbeat.types import Array, Contained, EnvSpec, Observation, Step
+from offbeat.types import Array, EnvSpec, Observation, RecoveredFault, Step
 
-Lost = dict[Slot, EnvironmentFault]
-"""The environments whose step came to nothing, and why."""
+Faulted = dict[EnvSlot, EnvironmentFault]
+"""Environments whose step faulted, and the fault of each."""
 
 
 class InlineVector:
     """Gymnasium environments as a Vector. limit: truncate episodes after this many steps, if not None.
 
-    containment: what is done about faults; without it the first is raised.
+    recovery: restarts environments that fault; None raises the first fault.
     """
 
     rebuilds = True
@@ -36,18 +36,18 @@ class InlineVector:
         purpose: str,
         limit: int | None,
         first_env: int = 0,
-        containment: Containment | None = None,
+        recovery: FaultRecovery | None = None,
     ) -> None:
-        self.spec, self.num_envs, self._first_env, self._containment = spec, len(envs), first_env, containment
+        self.spec, self.num_envs, self._first_env, self._recovery = spec, len(envs), first_env, recovery
         self._reader = Reader(spec)
         self._slots = [
-            Slot(env, index, first_env + index, spec, self._reader, seed, purpose, limit)
+            EnvSlot(env, index, first_env + index, spec, self._reader, seed, purpose, limit)
             for index, env in enumerate(envs)
         ]
         self._valid = np.ones(len(envs), bool)
         self._valid.flags.writeable = False
         self._now: Observation | None = None
-        self._faults: tuple[Contained, ...] = ()
+        self._faults: tuple[RecoveredFault, ...] = ()
 
     @property
     def stepping(self) -> bool:
@@ -58,15 +58,15 @@ class InlineVector:
         return self.spec.mask_key is None and bool(self.spec.counts) and self._slots[0].gives_mask
 
     @property
-    def owned(self) -> tuple[object, ...]:
+    def unwrapped_envs(self) -> tuple[object, ...]:
         return tuple(slot.env.unwrapped for slot in self._slots)
 
     @property
-    def wrapped(self) -> object:
+    def outermost_env(self) -> object:
         return self._slots[0].env
 
     def reset(self, episode: int = 0) -> Observation:
-        """Where it contains faults, an environment may begin a later episode instead; the next step tells of it."""
+        """With `recovery`, an environment whose reset faults starts a later episode; the next step has the fault."""
         observation = self._reader.blank(self.num_envs)
         for slot in self._slots:
             self._begin(slot, episode, observation)
@@ -78,13 +78,13 @@ class InlineVector:
         following = self._reader.blank(self.num_envs)
         episodes, steps = [slot.episode for slot in self._slots], [slot.steps for slot in self._slots]
         rewards, terminations, truncations, ended = [], [], [], []
-        lost: Lost = {}
+        faulted: Faulted = {}
         for slot in self._slots:
             index = slot.index
             try:
                 reward, terminated, truncated = slot.step(action[index], scaled[index], following)
             except EnvironmentFault as error:
-                self._lose(slot, error, lost, following)
+                self._drop_step(slot, error, faulted, following)
                 reward, terminated, truncated = 0.0, False, False
             rewards.append(reward)
             terminations.append(terminated)
@@ -92,15 +92,15 @@ class InlineVector:
             if terminated or truncated:
                 ended.append(slot)
         if not is_finite(following):
-            self._lose_not_finite(lost, following)
+            self._drop_not_finite_steps(faulted, following)
         valid = self._valid
-        if lost:
-            valid = np.array([slot not in lost for slot in self._slots])
-            ended = [slot for slot in ended if slot not in lost]
-            for slot in lost:
+        if faulted:
+            valid = np.array([slot not in faulted for slot in self._slots])
+            ended = [slot for slot in ended if slot not in faulted]
+            for slot in faulted:
                 rewards[slot.index], terminations[slot.index], truncations[slot.index] = 0.0, False, False
         finished = tuple(slot.finished for slot in ended) if ended else ()
-        self._now = self._begin_next(ended, lost, following) if ended or lost else following
+        self._now = self._begin_next(ended, faulted, following) if ended or faulted else following
         faults, self._faults = self._faults, ()
         return Step(
             observation=self._now,
@@ -115,45 +115,45 @@ class InlineVector:
             faults=faults,
         )
 
-    def _lose(self, slot: Slot, error: EnvironmentFault, lost: Lost, following: Observation) -> None:
-        """Takes note that a step came to nothing. Its row is cleared: whoever looks at it finds finite numbers."""
-        if self._containment is None:
+    def _drop_step(self, slot: EnvSlot, error: EnvironmentFault, faulted: Faulted, following: Observation) -> None:
+        """Records a step that faulted, and clears its row, so that it holds finite numbers."""
+        if self._recovery is None:
             raise error
         self._reader.clear(following, slot.index)
-        lost[slot] = error
+        faulted[slot] = error
 
-    def _lose_not_finite(self, lost: Lost, following: Observation) -> None:
+    def _drop_not_finite_steps(self, faulted: Faulted, following: Observation) -> None:
         for slot in self._slots:
             try:
                 slot.check(following)
             except EnvironmentFault as error:
-                self._lose(slot, error, lost, following)
+                self._drop_step(slot, error, faulted, following)
 
-    def _begin_next(self, ended: list[Slot], lost: Lost, following: Observation) -> Observation:
-        """The next episode where one ended or was lost; the final observations in `following` stay as they are."""
-        observation = copied(following)
-        for slot in (*ended, *lost):
+    def _begin_next(self, ended: list[EnvSlot], faulted: Faulted, following: Observation) -> Observation:
+        """Starts the next episode where one ended or faulted; the final observations in `following` are not changed."""
+        observation = copy_observation(following)
+        for slot in (*ended, *faulted):
             if slot.steps:
                 slot.faults = 0
         for slot in ended:
             self._begin(slot, slot.episode + 1, observation)
-        for slot, error in lost.items():
+        for slot, error in faulted.items():
             self._recover(slot, error, observation)
         return observation
 
-    def _begin(self, slot: Slot, episode: int, into: Observation) -> None:
+    def _begin(self, slot: EnvSlot, episode: int, into: Observation) -> None:
         try:
             slot.begin(episode, into)
         except EnvironmentFault as error:
             self._recover(slot, error, into)
 
-    def _recover(self, slot: Slot, error: EnvironmentFault, into: Observation) -> None:
-        if self._containment is None:
+    def _recover(self, slot: EnvSlot, error: EnvironmentFault, into: Observation) -> None:
+        if self._recovery is None:
             raise error
-        self._faults += self._containment.recover(slot, error, into)
+        self._faults += self._recovery.recover(slot, error, into)
 
-    def _show(self, observation: Observation) -> Observation:
-        """What was rebuilt passes here before anyone sees it."""
+    def _check_and_keep(self, observation: Observation) -> Observation:
+        """Raises a fault if a restored observation is not finite; else keeps it as the current one."""
         if not is_finite(observation):
             for slot in self._slots:
                 slot.check(observation)
@@ -180,15 +180,15 @@ class InlineVector:
             return self.reset(), []
         into = self._reader.blank(self.num_envs)
         saved = self._saved(arrays, len(entries), into)
-        sentences = []
+        messages = []
         for slot, entry in zip(self._slots, entries, strict=True):
             prefix = f"{slot.index}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            sentences.append(rebuild(slot, self.spec, own, entry, saved, into))
-        return self._show(into), [sentence for sentence in sentences if sentence is not None]
+            messages.append(rebuild(slot, self.spec, own, entry, saved, into))
+        return self._check_and_keep(into), [message for message in messages if message is not None]
 
     def _saved(self, arrays: dict[str, Array], num_envs: int, into: Observation) -> Observation:
-        """The saved observation, once it is known to be one of these environments."""
+        """The saved observation; raises CheckpointError if it does not match these environments."""
         if num_envs != self.num_envs:
             raise CheckpointError(
                 f"the checkpoint holds {num_envs} environments, but there are {self.num_envs} now; "
@@ -213,4 +213,4 @@ class InlineVector:
 
     def close(self) -> None:
         for slot in self._slots:
-            run(slot, slot.env.close)
+            call_env(slot, slot.env.close)

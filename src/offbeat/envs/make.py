@@ -1,4 +1,4 @@
-"""From what a user names to N environments behind the Vector protocol."""
+"""Creates N environments behind the Vector protocol from an id, a factory or a VectorEnv."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from offbeat.envs.batched import BatchedVector, autoreset_mode
-from offbeat.envs.chatter import without_chatter
-from offbeat.envs.contain import Containment
+from offbeat.envs.fault_recovery import FaultRecovery
 from offbeat.envs.inline import InlineVector
-from offbeat.envs.reader import short
+from offbeat.envs.model_warnings import hide_model_file_warnings
+from offbeat.envs.reader import short_repr
 from offbeat.envs.spaces import info_layout, make_spec, missing_key, read_action_space, read_observation_space
 from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentFault, UsageError, describe
@@ -27,10 +27,10 @@ Keys = tuple[str | None, str | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where environments come from: a name for messages, and what makes one.
+class EnvSource:
+    """How to create environments: a name for messages, and a function that creates one.
 
-    limit: the steps after which we truncate. `make` takes a render mode or None.
+    limit: the steps after which Offbeat truncates an episode. make: takes a render mode or None.
     """
 
     name: str
@@ -50,33 +50,32 @@ def make_vector(
     state_key: str | None = None,
     mask_key: str | None = None,
     render_mode: str | None = None,
-    own_number: bool = False,
+    keep_num_envs: bool = False,
     first_env: int = 0,
-    contain: int = 0,
+    max_faults: int = 0,
 ) -> Vector:
-    """N environments that step together.
+    """Creates a vector of N environments.
 
     env: a Gymnasium id ("Pendulum-v1", "package:Env-v0"), "module:factory", a callable that returns a gymnasium.Env or
     a VectorEnv, or a VectorEnv. Episodes are reset with `streams.episode_seed(seed, environment, episode, purpose)`.
-    state_key: the privileged state, a key of a Dict observation or of info. mask_key: the same of the mask of allowed
-    actions. render_mode: for environment 0.
-    own_number: a VectorEnv keeps its number of environments, whatever num_envs says.
-    first_env: these are environments first_env to first_env + N - 1 of the run: seeds, messages and finished episodes
-    name them so, while rows count from 0.
-    contain: so many faults of one environment in a row, without a good step in between, are not raised; instead it is
-    made anew, or only reset, and begins its next episode. A VectorEnv cannot be made anew: it raises all the same.
+    state_key: the key of the privileged state in a Dict observation or in info. mask_key: the same for the action mask.
+    render_mode: of environment 0. keep_num_envs: ignore num_envs for a VectorEnv, which has its own number.
+    first_env: the number of the first environment in the run. Seeds, messages and finished episodes use the numbers
+    first_env to first_env + N - 1; rows count from 0.
+    max_faults: recover from this many faults of one environment in a row, without a valid step in between: it is reset
+    or created again, and starts its next episode. A VectorEnv cannot be created again and always raises.
     """
     _check_least(1, num_envs=num_envs, max_episode_steps=max_episode_steps)
-    _check_least(0, first_env=first_env, contain=contain)
-    number = None if own_number else num_envs
+    _check_least(0, first_env=first_env, max_faults=max_faults)
+    number = None if keep_num_envs else num_envs
     common, keys = {"seed": seed, "purpose": purpose, "first_env": first_env}, (state_key, mask_key)
     if is_vector_env(env):
         return _batched(env, None, number, env_kwargs, env_wrapper, max_episode_steps, keys, common)
-    source = find(env, env_kwargs, max_episode_steps)
+    source = find_source(env, env_kwargs, max_episode_steps)
     first = source.make(render_mode)
     if is_vector_env(first):
         return _batched(first, source.name, number, None, env_wrapper, max_episode_steps, keys, common)
-    return _inline(first, source, num_envs, env_wrapper, keys, render_mode, contain, common)
+    return _inline(first, source, num_envs, env_wrapper, keys, render_mode, max_faults, common)
 
 
 def _check_least(least: int, **settings: int | None) -> None:
@@ -86,19 +85,19 @@ def _check_least(least: int, **settings: int | None) -> None:
 
 
 def is_vector_env(env: Any) -> bool:
-    """Whether this is a VectorEnv that is already made, rather than a name or a callable that makes environments."""
+    """Whether this is a VectorEnv object, not a name or a callable that creates environments."""
     from gymnasium.vector import VectorEnv
 
     return isinstance(env, VectorEnv)
 
 
-def find(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_steps: int | None) -> Source:
-    """What `env` names, without making it."""
+def find_source(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_steps: int | None) -> EnvSource:
+    """The source of environments that `env` names; creates no environment."""
     kwargs = dict(env_kwargs or {})
     if "max_episode_steps" in kwargs:
         raise UsageError(
-            f"env_kwargs has max_episode_steps={kwargs['max_episode_steps']!r}; it is a setting of its own: "
-            "use max_episode_steps"
+            f"env_kwargs has max_episode_steps={kwargs['max_episode_steps']!r}, but it is a separate setting: use "
+            "max_episode_steps"
         )
     if isinstance(env, str):
         factory = _factory(env) if ":" in env else None
@@ -114,15 +113,15 @@ def find(env: str | Factory, env_kwargs: Mapping[str, Any] | None, max_episode_s
 def _not_a_source(env: Any) -> str:
     from gymnasium import Env
 
-    rule = "it must be a Gymnasium id, module:factory, a callable that makes an environment, or a VectorEnv"
+    rule = "it must be a Gymnasium id, module:factory, a callable that creates an environment, or a VectorEnv"
     if isinstance(env, Env):
-        remedy = "for an environment that you have, pass the function that made it"
+        remedy = "pass the function that creates this environment"
         return f"env is a {type(env.unwrapped).__name__}, but {rule}; {remedy}"
-    return f"env={short(env)} is of type {type(env).__name__}, but {rule}"
+    return f"env={short_repr(env)} is of type {type(env).__name__}, but {rule}"
 
 
 def wrap(env: Any, env_wrapper: str | Factory | None, name: str) -> Any:
-    """One environment within the user's wrapper; what comes out must be a gymnasium.Env."""
+    """Applies the user's wrapper to an environment; the result must be a gymnasium.Env."""
     from gymnasium import Env
 
     maker = "env"
@@ -132,24 +131,24 @@ def wrap(env: Any, env_wrapper: str | Factory | None, name: str) -> Any:
         try:
             env = wrapper(env)
         except Exception as error:
-            raise EnvironmentFault(f"{maker} raised {type(error).__name__} around {name}: {error}") from error
+            raise EnvironmentFault(f"{maker} raised {type(error).__name__} for {name}: {error}") from error
     if not isinstance(env, Env):
         raise UsageError(f"{maker} ({name}) returned a {type(env).__name__}, but it must return a gymnasium.Env")
     return env
 
 
-def read_spec(env: Any, source: Source, keys: Keys) -> EnvSpec:
-    """The spec of one environment; `state` is still None where the privileged state comes in info."""
-    own = env.spec.max_episode_steps if env.spec is not None else None
-    limits = [limit for limit in (source.limit, own) if limit is not None]
-    seen, bounds = read_observation_space(env.observation_space, *keys), read_action_space(env.action_space)
-    return make_spec(source.name, seen, bounds, keys[0], min(limits, default=None), keys[1])
+def read_spec(env: Any, source: EnvSource, keys: Keys) -> EnvSpec:
+    """The spec of one environment; `state` is still None if the privileged state comes in info."""
+    env_limit = env.spec.max_episode_steps if env.spec is not None else None
+    limits = [limit for limit in (source.limit, env_limit) if limit is not None]
+    observation, bounds = read_observation_space(env.observation_space, *keys), read_action_space(env.action_space)
+    return make_spec(source.name, observation, bounds, keys[0], min(limits, default=None), keys[1])
 
 
 def complete_spec(spec: EnvSpec, env: Any, seed: int, number: int = 0, row: int | None = None) -> EnvSpec:
-    """The spec; where the privileged state comes in info, with the layout of a first reset's (of `row`, in a batch).
+    """Resets the environment to check that info has `state_key` and `mask_key`, if they come from there.
 
-    That info has what the settings name is checked by the same reset.
+    Returns the spec with the layout of the privileged state in that info. row: of a batch, else None.
     """
     sources = (("state_key", spec.state_key, spec.state_from), ("mask_key", spec.mask_key, spec.mask_from))
     needed = {setting: key for setting, key, source in sources if key is not None and source == "info"}
@@ -173,7 +172,7 @@ def complete_spec(spec: EnvSpec, env: Any, seed: int, number: int = 0, row: int 
 
 
 def _factory(reference: str) -> Factory | None:
-    """The callable of module:factory; None for package:Id-v0, whose module only registers the id."""
+    """The callable of module:factory; None for package:Id-v0, where the module only registers the id."""
     from gymnasium.envs.registration import registry
 
     try:
@@ -189,40 +188,40 @@ def _factory(reference: str) -> Factory | None:
         ) from error
 
 
-def _registered(name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> Source:
+def _registered(name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> EnvSource:
     import gymnasium
 
     try:
         registered = gymnasium.spec(name)
     except gymnasium.error.Error as error:
         raise UsageError(
-            f"env={name!r} is no registered Gymnasium id{_closest(name)} An environment of your own is named "
+            f"env={name!r} is not a registered Gymnasium id{_closest(name)} For your own environment, use "
             "module:factory"
         ) from error
     limit = max_episode_steps if max_episode_steps is not None else registered.max_episode_steps
 
     def make(render_mode: str | None) -> Any:
         arguments = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
-        # -1 leaves out Gymnasium's TimeLimit: the count of steps is ours, so that a resumed episode keeps it.
-        with without_chatter(registered.entry_point):
+        # -1 disables Gymnasium's TimeLimit. Offbeat counts the steps itself, so that a resumed episode keeps the count.
+        with hide_model_file_warnings(registered.entry_point):
             made = _call(
                 lambda: gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments), name, kwargs
             )
         if made.unwrapped.spec is not None:
-            # Wrappers that ask for the limit (TimeAwareObservation) still find it.
+            # Wrappers such as TimeAwareObservation read the limit from the spec.
             made.unwrapped.spec.max_episode_steps = limit
         return made
 
-    return Source(name, make, limit)
+    return EnvSource(name, make, limit)
 
 
-def _from_factory(factory: Factory, name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> Source:
+def _from_factory(factory: Factory, name: str, kwargs: dict[str, Any], max_episode_steps: int | None) -> EnvSource:
     def make(render_mode: str | None) -> Any:
-        draws = render_mode is not None and _takes(factory, "render_mode")
-        arguments = {**kwargs, "render_mode": render_mode} if draws else kwargs
+        renders = render_mode is not None and _takes(factory, "render_mode")
+        arguments = {**kwargs, "render_mode": render_mode} if renders else kwargs
         return _call(lambda: factory(**arguments), name, kwargs)
 
-    return Source(name, make, max_episode_steps)
+    return EnvSource(name, make, max_episode_steps)
 
 
 def _call(make: Callable[[], Any], name: str, kwargs: dict[str, Any]) -> Any:
@@ -254,15 +253,15 @@ def _closest(name: str) -> str:
 
 def _inline(
     first: Any,
-    source: Source,
+    source: EnvSource,
     num_envs: int,
     env_wrapper: str | Factory | None,
     keys: Keys,
     render_mode: str | None,
-    contain: int,
+    max_faults: int,
     common: dict[str, Any],
 ) -> Vector:
-    """`first`, which `source` made, and as many more as there must be."""
+    """A vector of `first`, which `source` created, and num_envs - 1 more environments."""
 
     def make(row: int) -> Any:
         return wrap(source.make(render_mode if row == 0 else None), env_wrapper, source.name)
@@ -270,36 +269,36 @@ def _inline(
     def remake(row: int, old: Any) -> Any:
         env = make(row)
         _check_new(env, [old], number + row, source.name)
-        _check_alike(env, spaces, number + row, source.name)
+        _check_same_spaces(env, spaces, number + row, source.name)
         return env
 
     number = common["first_env"]
     envs = [wrap(first, env_wrapper, source.name)]
-    spaces = envs[0].observation_space, envs[0].action_space  # as they were: an environment may reassign its own
+    spaces = envs[0].observation_space, envs[0].action_space  # kept, because an environment may reassign them
     for row in range(1, num_envs):
         env = make(row)
         _check_new(env, envs, number + row, source.name)
-        _check_alike(env, spaces, number + row, source.name)
+        _check_same_spaces(env, spaces, number + row, source.name)
         envs.append(env)
     seed = episode_seed(common["seed"], number, 0, common["purpose"])
     spec = complete_spec(read_spec(envs[0], source, keys), envs[0], seed, number)
-    containment = Containment(contain, remake) if contain else None
-    return InlineVector(envs, spec, limit=source.limit, containment=containment, **common)
+    recovery = FaultRecovery(max_faults, remake) if max_faults else None
+    return InlineVector(envs, spec, limit=source.limit, recovery=recovery, **common)
 
 
 def _check_new(env: Any, others: Sequence[Any], number: int, name: str) -> None:
     if any(env.unwrapped is other.unwrapped for other in others):
         raise UsageError(
-            f"env={name} returned the same environment twice, but environment {number} needs one of its own; make it "
+            f"env={name} returned the same environment twice, but environment {number} must be a new object; create it "
             "inside the factory"
         )
 
 
-def _check_alike(env: Any, spaces: tuple[Any, Any], number: int, name: str) -> None:
+def _check_same_spaces(env: Any, spaces: tuple[Any, Any], number: int, name: str) -> None:
     if (env.observation_space, env.action_space) != spaces:
         raise UsageError(
-            f"environment {number} ({name}) has spaces {env.observation_space}, {env.action_space}, but one before it "
-            f"has {spaces[0]}, {spaces[1]}; those of a run must be alike"
+            f"environment {number} ({name}) has spaces {env.observation_space}, {env.action_space}, but another one "
+            f"has {spaces[0]}, {spaces[1]}; all environments of a run must have the same spaces"
         )
 
 
@@ -317,26 +316,26 @@ def _batched(
     name = name or registered or type(env.unwrapped).__name__
     if num_envs not in (None, 1, env.num_envs):
         raise UsageError(
-            f"num_envs={num_envs}, but the VectorEnv {name} has {env.num_envs}; leave num_envs out, or make it with "
+            f"num_envs={num_envs}, but the VectorEnv {name} has {env.num_envs}; leave num_envs out, or create it with "
             f"{num_envs}"
         )
     for option, value in (("env_kwargs", env_kwargs), ("env_wrapper", env_wrapper)):
         if value:
             raise UsageError(
-                f"{option} was given with the VectorEnv {name}, which is already made; apply it where you make its "
+                f"{option} was given with the VectorEnv {name}, which already exists; apply it where you create its "
                 "environments"
             )
     mode = autoreset_mode(env)
     if max_episode_steps is not None and mode != "disabled":
         raise UsageError(
             f"max_episode_steps={max_episode_steps} was given with the VectorEnv {name}, which resets itself "
-            f"(autoreset {mode}); set the limit where you make its environments, or make it with AutoresetMode.DISABLED"
+            f"(autoreset {mode}); set the limit where you create its environments, or use AutoresetMode.DISABLED"
         )
-    seen = read_observation_space(env.single_observation_space, *keys)
+    observation = read_observation_space(env.single_observation_space, *keys)
     bounds = read_action_space(env.single_action_space)
-    own = env.spec.max_episode_steps if env.spec is not None else None
-    limits = [limit for limit in (max_episode_steps, own) if limit is not None]
-    spec = make_spec(name, seen, bounds, keys[0], min(limits, default=None), keys[1])
+    env_limit = env.spec.max_episode_steps if env.spec is not None else None
+    limits = [limit for limit in (max_episode_steps, env_limit) if limit is not None]
+    spec = make_spec(name, observation, bounds, keys[0], min(limits, default=None), keys[1])
     number = common["first_env"]
     seed = episode_seed(common["seed"], number, 0, common["purpose"])
     spec = complete_spec(spec, env, seed, number, row=0)

@@ -1,4 +1,4 @@
-"""An interrupted episode, saved and built again: from the environment's own state, or by replaying its actions."""
+"""Saving and restoring an interrupted episode, by the environment's save_state or by replaying its actions."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.envs.slot import MOST_ACTIONS, Slot
+from offbeat.envs.env_slot import MAX_REPLAYED_ACTIONS, EnvSlot
 from offbeat.errors import EnvironmentFault
 from offbeat.types import Array, EnvSpec, Observation
 
 
-def save(slot: Slot) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What `rebuild` needs of one environment, as arrays and JSON values."""
+def save(slot: EnvSlot) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The state of one environment that `rebuild` needs, as arrays and JSON values."""
     values: dict[str, Any] = {"episode": slot.episode, "steps": slot.steps, "total_reward": slot.total_reward}
-    if not slot.saves_itself:
+    if not slot.can_save_state:
         return {"actions": slot.actions.copy()}, values
     arrays, values["own"] = _split(slot)
     return {f"own/{key}": array for key, array in arrays.items()}, values
 
 
 def rebuild(
-    slot: Slot,
+    slot: EnvSlot,
     spec: EnvSpec,
     arrays: Mapping[str, Array],
     values: Mapping[str, Any],
     saved: Observation,
     into: Observation,
 ) -> str | None:
-    """Puts one environment back where it stood, its observation into its row of `into`; a sentence if not exactly.
+    """Restores one environment and writes its observation into its row of `into`; returns a message if it is inexact.
 
-    saved: the observation of all environments when they were saved. Where an episode cannot be rebuilt the next begins.
+    saved: the observations of all environments at the time of saving. If the episode cannot be restored, the next one
+    starts.
     """
     where = f"environment {slot.number} ({slot.name})"
     episode, steps = values["episode"], values["steps"]
-    problem = _cannot(slot, values)
+    problem = _why_not_restorable(slot, values)
     if problem is None:
         try:
             slot.begin(episode, into)
@@ -49,42 +50,44 @@ def rebuild(
     if problem is not None:
         slot.begin(episode + 1, into)
         return (
-            f"{where}: episode {episode}, interrupted at step {steps}, {problem}; the next episode begins, so the run "
-            "does not go on exactly"
+            f"{where}: episode {episode}, interrupted at step {steps}, {problem}; the next episode starts instead, so "
+            "the resume is not exact"
         )
     difference = _difference(slot, values, saved, into)
     if difference is None:
         return None
     return (
-        f"{where}: rebuilt episode {episode} by replaying {steps} actions, but {difference}; the run goes on, not "
-        "exactly. An environment that does not follow from its seed and actions can offer save_state and load_state"
+        f"{where}: rebuilt episode {episode} by replaying {steps} actions, but {difference}; the run continues, but "
+        "the resume is not exact. An environment that is not deterministic can offer save_state and load_state"
     )
 
 
-def _cannot(slot: Slot, values: Mapping[str, Any]) -> str | None:
+def _why_not_restorable(slot: EnvSlot, values: Mapping[str, Any]) -> str | None:
     if "own" in values and slot.load_state is None:
-        return "was saved by the environment's save_state, but the environment has no load_state any more"
-    if "own" not in values and values["steps"] > MOST_ACTIONS:
-        return f"is longer than the {MOST_ACTIONS:,} actions that are kept for a replay (save_state needs none)"
+        return "was saved with the environment's save_state, but the environment has no load_state now"
+    if "own" not in values and values["steps"] > MAX_REPLAYED_ACTIONS:
+        return (
+            f"is longer than the {MAX_REPLAYED_ACTIONS:,} actions that are kept for replaying (use save_state instead)"
+        )
     return None
 
 
-def _replay(slot: Slot, spec: EnvSpec, actions: Array, into: Observation) -> str | None:
+def _replay(slot: EnvSlot, spec: EnvSpec, actions: Array, into: Observation) -> str | None:
     for done, action in enumerate(actions, start=1):
         _, terminated, truncated = slot.step(action, spec.to_environment(action[None])[0], into)
         if terminated or truncated:
-            return f"ended after {done} of its actions when they were replayed"
+            return f"ended after {done} of its actions during replaying"
     return None
 
 
 def _load(
-    slot: Slot, arrays: Mapping[str, Array], values: Mapping[str, Any], saved: Observation, into: Observation
+    slot: EnvSlot, arrays: Mapping[str, Array], values: Mapping[str, Any], saved: Observation, into: Observation
 ) -> None:
-    own: dict[str, Any] = dict(values["own"])
-    own.update({name.removeprefix("own/"): array for name, array in arrays.items() if name.startswith("own/")})
+    state: dict[str, Any] = dict(values["own"])
+    state.update({name.removeprefix("own/"): array for name, array in arrays.items() if name.startswith("own/")})
     assert slot.load_state is not None
     try:
-        slot.load_state(own)
+        slot.load_state(state)
     except Exception as error:
         raise slot.fault(f"load_state raised {type(error).__name__}: {error}", None) from error
     slot.steps, slot.total_reward = values["steps"], values["total_reward"]
@@ -94,7 +97,7 @@ def _load(
 
 
 def _set_elapsed(env: Any, steps: int) -> None:
-    """Gymnasium's TimeLimit counts steps in a wrapper that `load_state` does not reach."""
+    """Sets the step count of Gymnasium's TimeLimit wrappers, which `load_state` does not restore."""
     from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
 
@@ -104,7 +107,7 @@ def _set_elapsed(env: Any, steps: int) -> None:
         env = env.env
 
 
-def _difference(slot: Slot, values: Mapping[str, Any], saved: Observation, into: Observation) -> str | None:
+def _difference(slot: EnvSlot, values: Mapping[str, Any], saved: Observation, into: Observation) -> str | None:
     pairs = list(_rows(slot.index, into, saved))
     if any(new.tobytes() != old.tobytes() for new, old in pairs):
         gap = max(float(np.abs(new.astype(np.float64) - old).max(initial=0.0)) for new, old in pairs)
@@ -122,18 +125,18 @@ def _rows(index: int, new: Observation, old: Observation) -> list[tuple[Array, A
     return pairs + [(images[index], old.images[name][index]) for name, images in new.images.items()]
 
 
-def _split(slot: Slot) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What `save_state` returned, parted into arrays and JSON values."""
+def _split(slot: EnvSlot) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The result of `save_state`, split into arrays and JSON values."""
     assert slot.save_state is not None
     rule = "save_state must return a dict from names to arrays or JSON values"
     try:
-        own = slot.save_state()
+        state = slot.save_state()
     except Exception as error:
         raise slot.fault(f"save_state raised {type(error).__name__}: {error}", slot.steps) from error
-    if not isinstance(own, dict) or not all(isinstance(key, str) for key in own):
-        raise slot.fault(f"{rule}, not a {type(own).__name__}", slot.steps)
-    arrays = {key: value.copy() for key, value in own.items() if isinstance(value, np.ndarray)}
-    others = {key: value.item() if isinstance(value, np.generic) else value for key, value in own.items()}
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise slot.fault(f"{rule}, not a {type(state).__name__}", slot.steps)
+    arrays = {key: value.copy() for key, value in state.items() if isinstance(value, np.ndarray)}
+    others = {key: value.item() if isinstance(value, np.generic) else value for key, value in state.items()}
     others = {key: value for key, value in others.items() if key not in arrays}
     for key, value in others.items():
         try:
@@ -141,5 +144,5 @@ def _split(slot: Slot) -> tuple[dict[str, Array], dict[str, Any]]:
         except (TypeError, ValueError) as error:
             raise slot.fault(f"{rule}; {key!r} is a {type(value).__name__}", slot.steps) from error
     if any(array.dtype.kind not in "biuf" for array in arrays.values()):
-        raise slot.fault(f"{rule}, and arrays of numbers", slot.steps)
+        raise slot.fault(f"{rule}; its arrays must hold numbers", slot.steps)
     return arrays, others

@@ -1,4 +1,4 @@
-"""From Gymnasium spaces to layouts and action bounds. Gymnasium is imported when a space is looked at, not before."""
+"""Converts Gymnasium spaces to observation layouts and action specs. Gymnasium is imported only when needed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Path = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """Why a space cannot be taken, and what to do about it."""
+    """Why a space is not supported, and the remedy."""
 
     what: str
     remedy: str
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """An action space: per-dimension bounds (A,), the shape and dtype that `step` is given.
+class ActionSpec:
+    """An action space: bounds per dimension (A,), and shape and dtype of the action that `step` takes.
 
-    choices: if Discrete. branches: (A,) if MultiDiscrete or MultiBinary, otherwise ().
+    choices: the number of Discrete actions, else None. branches: the number of choices of each of the A dimensions of
+    a MultiDiscrete or MultiBinary space, else ().
     """
 
     low: tuple[float, ...]
@@ -37,10 +38,10 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a policy sees (`layout`), and what only a critic sees if a key of the observation holds it (`state`).
+class ObservationLayouts:
+    """layout: the policy's input. state: the privileged state for the critic, if it is a key of the observation.
 
-    mask: whether a key of the observation holds the mask of allowed actions.
+    mask: whether the action mask is a key of the observation.
     """
 
     layout: Layout
@@ -50,38 +51,38 @@ class Seen:
 
 def make_spec(
     name: str,
-    seen: Seen,
-    bounds: Bounds,
+    layouts: ObservationLayouts,
+    bounds: ActionSpec,
     state_key: str | None,
     max_episode_steps: int | None,
     mask_key: str | None = None,
 ) -> EnvSpec:
-    """The spec of an environment; a state that comes in `info` is added once its first value is known."""
+    """The spec of an environment. `complete_spec` later adds the layout of a state that comes in `info`."""
     if mask_key is not None and bounds.choices is None and not bounds.branches:
         raise SpaceError(
-            f"mask_key={mask_key!r} names a mask of allowed actions, but {name} has Box actions, of which none can be "
-            "masked; leave mask_key out"
+            f"mask_key={mask_key!r} names an action mask, but {name} has Box actions, which cannot be masked; leave "
+            "mask_key out"
         )
     return EnvSpec(
         name=name,
-        layout=seen.layout,
+        layout=layouts.layout,
         action_low=bounds.low,
         action_high=bounds.high,
         action_shape=bounds.shape,
         action_dtype=bounds.dtype,
         state_key=state_key,
-        state_from=None if state_key is None else "observation" if seen.state is not None else "info",
-        state=seen.state,
+        state_from=None if state_key is None else "observation" if layouts.state is not None else "info",
+        state=layouts.state,
         max_episode_steps=max_episode_steps,
         choices=bounds.choices,
         branches=bounds.branches,
         mask_key=mask_key,
-        mask_from=None if mask_key is None else "observation" if seen.mask else "info",
+        mask_from=None if mask_key is None else "observation" if layouts.mask else "info",
     )
 
 
-def read_observation_space(space: Any, state_key: str | None = None, mask_key: str | None = None) -> Seen:
-    """The layout of an observation space, with the parts under `state_key` and `mask_key` taken out of a Dict."""
+def read_observation_space(space: Any, state_key: str | None = None, mask_key: str | None = None) -> ObservationLayouts:
+    """The layout of an observation space, with the keys `state_key` and `mask_key` of a Dict separated from it."""
     problems = observation_problems(space, state_key, mask_key)
     if problems:
         raise _error(problems)
@@ -90,13 +91,13 @@ def read_observation_space(space: Any, state_key: str | None = None, mask_key: s
     apart = _has_key(space, state_key)
     leaves = [leaf for leaf in _leaves(space, ()) if not (apart and leaf.path[0] == state_key)]
     if not apart:
-        return Seen(Layout(tuple(leaves)), None, masked)
+        return ObservationLayouts(Layout(tuple(leaves)), None, masked)
     state = _leaves(space.spaces[state_key], (str(state_key),), images=False)
-    return Seen(Layout(tuple(leaves)), Layout(tuple(state)), masked)
+    return ObservationLayouts(Layout(tuple(leaves)), Layout(tuple(state)), masked)
 
 
 def observation_problems(space: Any, state_key: str | None = None, mask_key: str | None = None) -> list[Problem]:
-    """Each part of an observation space that no algorithm here can take."""
+    """All reasons why an observation space is not supported."""
     if mask_key is not None and mask_key == state_key:
         return [Problem(f"state_key and mask_key are both {mask_key!r}", "name two keys, or leave one out")]
     space = _without(space, mask_key)
@@ -105,22 +106,22 @@ def observation_problems(space: Any, state_key: str | None = None, mask_key: str
         return problems
     names = [leaf.name for leaf in _leaves(space, ())]
     problems += [
-        Problem(f"two parts of the observation are both named {name!r} once nested keys are joined", "rename one key")
+        Problem(f"two parts of the observation have the joined key {name!r}", "rename one of the keys")
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     if not names or (_has_key(space, state_key) and len(space.spaces) == 1):
         without = "" if not names else f" besides the privileged state {state_key!r}"
         problems.append(
             Problem(
-                f"the observation space {space} has no part{without}, but a policy needs something to see",
-                "add what the policy may see to the observation",
+                f"the observation space {space} has no part{without}, but a policy needs at least one",
+                "add the policy's input to the observation",
             )
         )
     return problems
 
 
-def read_action_space(space: Any) -> Bounds:
-    """The bounds of a Box, Discrete, MultiDiscrete or MultiBinary action space."""
+def read_action_space(space: Any) -> ActionSpec:
+    """The spec of a Box, Discrete, MultiDiscrete or MultiBinary action space."""
     from gymnasium import spaces
 
     problems = action_problems(space)
@@ -128,10 +129,10 @@ def read_action_space(space: Any) -> Bounds:
         raise _error(problems)
     if isinstance(space, spaces.Discrete):
         first, last = float(space.start), float(space.start + space.n - 1)
-        return Bounds((first,), (last,), (), str(space.dtype), int(space.n))
+        return ActionSpec((first,), (last,), (), str(space.dtype), int(space.n))
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return _branches(space)
-    return Bounds(
+    return ActionSpec(
         tuple(float(bound) for bound in space.low.ravel()),
         tuple(float(bound) for bound in space.high.ravel()),
         tuple(space.shape),
@@ -140,7 +141,7 @@ def read_action_space(space: Any) -> Bounds:
 
 
 def action_problems(space: Any) -> list[Problem]:
-    """Each reason why no algorithm here can act in this space."""
+    """All reasons why an action space is not supported."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -149,19 +150,18 @@ def action_problems(space: Any) -> list[Problem]:
         return [
             Problem(
                 f"the action space {space} is neither a Box of floats nor Discrete, MultiDiscrete or MultiBinary",
-                "no algorithm serves it as it is: declare one Box of floats in an env_wrapper "
-                "(gymnasium.wrappers.TransformAction) and take it apart there",
+                "declare one Box of floats in an env_wrapper (gymnasium.wrappers.TransformAction) and convert it there",
             )
         ]
     if 0 in space.shape:
-        return [Problem(f"the action space {space} has no dimension", "give the agent at least one number to act with")]
+        return [Problem(f"the action space {space} has no dimension", "declare at least one action dimension")]
     if not isinstance(space, spaces.Box):
         return []
     if not np.issubdtype(space.dtype, np.floating):
         return [
             Problem(
                 f"the action space {space} has dtype {space.dtype}, but continuous actions need a float dtype",
-                "declare a float Box in an env_wrapper, and round to whole numbers inside its step",
+                "declare a float Box in an env_wrapper, and round to integers in its step",
             )
         ]
     return [*_infinite_bounds(space), *_empty_ranges(space)]
@@ -172,16 +172,18 @@ def info_layout(value: Any, key: str) -> Layout:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise SpaceError(
-            f"info[{key!r}] is {value!r}, but a privileged state is an array of numbers; put "
-            "np.asarray(..., np.float32) there"
+            f"info[{key!r}] is {value!r}, but a privileged state must be an array of numbers; return "
+            "np.asarray(..., np.float32)"
         )
     if not array.size:
-        raise SpaceError(f"info[{key!r}] is empty, but a privileged state needs at least one number")
+        raise SpaceError(
+            f"info[{key!r}] is empty, but a privileged state needs at least one number; leave state_key out, or fill it"
+        )
     return Layout((Leaf((), "box", array.shape, "float32"),))
 
 
 def missing_key(space: Any, setting: str, key: str) -> str:
-    """What to say where neither the observation space nor `info` has what a setting names."""
+    """The message for a setting whose key is neither in the observation space nor in `info`."""
     keys = (
         ", ".join(repr(name) for name in sorted(getattr(space, "spaces", {}), key=str)) if _is_dict(space) else "none"
     )
@@ -206,7 +208,7 @@ def _has_key(space: Any, key: str | None) -> bool:
 
 
 def _without(space: Any, key: str | None) -> Any:
-    """The space; where it is a Dict that has the key, without it."""
+    """The space, without the key if it is a Dict that has it."""
     from gymnasium import spaces
 
     if not _has_key(space, key):
@@ -215,7 +217,7 @@ def _without(space: Any, key: str | None) -> Any:
 
 
 def _members(space: Any) -> list[tuple[str | int, Any]] | None:
-    """The parts of a Dict (keys sorted) or a Tuple (by position); None for a space that has no parts."""
+    """The parts of a Dict (by sorted key) or a Tuple (by position); None for a space without parts."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -250,18 +252,18 @@ def _unsupported(space: Any, path: Path) -> list[Problem]:
         remedy = "gymnasium.wrappers.FlattenObservation as env_wrapper turns it into a Box"
     else:
         remedy = "turn it into a Box of fixed shape in an env_wrapper (gymnasium.wrappers.TransformObservation)"
-    return [Problem(f"{where} is {space}, but observations are Box, Discrete, and Dict or Tuple of these", remedy)]
+    return [Problem(f"{where} is {space}, but it must be Box, Discrete, or a Dict or Tuple of these", remedy)]
 
 
-def _branches(space: Any) -> Bounds:
-    """The bounds of a MultiDiscrete or MultiBinary space."""
+def _branches(space: Any) -> ActionSpec:
+    """The spec of a MultiDiscrete or MultiBinary space."""
     from gymnasium import spaces
 
     counts, first = np.full(space.shape, 2), np.zeros(space.shape)
     if isinstance(space, spaces.MultiDiscrete):
         counts, first = space.nvec, space.start
     low, branches = first.astype(np.float64).ravel(), counts.astype(np.int64).ravel()
-    return Bounds(
+    return ActionSpec(
         tuple(low.tolist()),
         tuple((low + branches - 1).tolist()),
         tuple(space.shape),
@@ -283,9 +285,9 @@ def _infinite_bounds(space: Any) -> list[Problem]:
     return [
         Problem(
             f"the action space's dimension {_dimension(unbounded[0])}{others} ranges from {space.low[first]} to "
-            f"{space.high[first]}, but actions in [-1, 1] are scaled to the bounds, so these must be finite",
-            "declare finite ones in an env_wrapper: lambda env: gymnasium.wrappers.TransformAction(env, lambda action: "
-            "action, gymnasium.spaces.Box(low, high)); RescaleAction and ClipAction cannot do it",
+            f"{space.high[first]}, but bounds must be finite, because actions in [-1, 1] are scaled to them",
+            "declare finite bounds in an env_wrapper: lambda env: gymnasium.wrappers.TransformAction(env, lambda "
+            "action: action, gymnasium.spaces.Box(low, high)); RescaleAction and ClipAction cannot do this",
         )
     ]
 
@@ -300,6 +302,6 @@ def _empty_ranges(space: Any) -> list[Problem]:
         Problem(
             f"the action space's dimension {_dimension(empty[0])} ranges from {space.low[first]} to "
             f"{space.high[first]}, but low must be less than high",
-            "correct the bounds, or leave out a dimension that cannot move",
+            "correct the bounds, or remove a dimension with only one value",
         )
     ]

@@ -1,4 +1,4 @@
-"""N environments behind one protocol, whoever steps them."""
+"""The protocol of a vector of N environments, and conversions that its implementations share."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from offbeat.types import Array, EnvSpec, Observation, Step
 
 
 class Vector(Protocol):
-    """N environments that are stepped together. Every episode is reset with a seed of its own.
+    """N environments that are stepped together. Every episode is reset with its own seed.
 
-    The arrays of an Observation or a Step are never written again; nobody else may write to them either.
+    The arrays of an Observation or a Step are immutable: neither the vector nor its caller may write to them.
     """
 
     spec: EnvSpec
     num_envs: int
     rebuilds: bool
-    """Whether `restore` brings an interrupted episode back."""
+    """Whether `restore` can continue an interrupted episode."""
 
     @property
     def stepping(self) -> bool:
-        """Whether an environment's own code is running (step, reset, close, making one anew).
+        """Whether an environment's code is running (step, reset, close or its creation).
 
-        Only then may a signal handler raise EnvironmentHung: there it becomes a fault of that environment.
+        Only then may a signal handler raise EnvironmentHung, which becomes a fault of that environment.
         """
         ...
 
     @property
-    def owned(self) -> tuple[object, ...]:
-        """The unwrapped environments that it steps: an object in two vectors would be stepped by both."""
+    def unwrapped_envs(self) -> tuple[object, ...]:
+        """The unwrapped environments, to detect an environment object that is used in two vectors."""
         ...
 
     @property
-    def wrapped(self) -> object:
-        """The first environment, or the VectorEnv, with all of its wrappers."""
+    def outermost_env(self) -> object:
+        """The first environment, or the VectorEnv, including all wrappers."""
         ...
 
     @property
     def unused_mask(self) -> bool:
-        """Whether info had a mask of actions at the last reset, and no mask_key names it."""
+        """Whether info had an action mask at the last reset although mask_key is not set."""
         ...
 
     def reset(self, episode: int = 0) -> Observation:
-        """Begins this episode in every environment; the same number is the same episode again, seed and all."""
+        """Starts this episode in every environment. The same number gives the same seed, so the same episode."""
         ...
 
     def step(self, action: Array) -> Step:
@@ -54,42 +54,42 @@ class Vector(Protocol):
         ...
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Where every environment stands, as arrays and JSON values."""
+        """The state of every environment, as arrays and JSON values."""
         ...
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> tuple[Observation, list[str]]:
-        """Goes on from a snapshot: the observation to act on next, and a sentence for whatever is not exact."""
+        """Continues from a snapshot. Returns the next observation, and a message for each inexact restore."""
         ...
 
     def render(self) -> Array | None:
-        """A picture of environment 0, if it draws any."""
+        """A frame of environment 0; None if it does not render."""
         ...
 
     def close(self) -> None: ...
 
 
 def scale(spec: EnvSpec, action: Array, num_envs: int, first_env: int = 0) -> Array:
-    """Actions (N, A), as `step` takes them, to the environments' own; wrong shapes and NaN are refused here.
+    """Converts actions (N, A) to the environments' format; raises for a wrong shape or NaN.
 
-    MuJoCo would take NaN for zero, and training would go on with a policy that is broken.
+    MuJoCo would treat NaN as zero, and training would continue with a diverged policy.
     """
     if action.shape != (num_envs, spec.action_size):
         raise UsageError(
-            f"action has shape {action.shape}, but {num_envs} environments ({spec.name}) with {spec.action_size} "
-            f"action dimensions take {(num_envs, spec.action_size)}"
+            f"action has shape {action.shape}, but it must have shape {(num_envs, spec.action_size)} for {num_envs} "
+            f"environments ({spec.name}) with {spec.action_size} action dimensions"
         )
     if not all_finite(action):
         row = int(np.argwhere(~np.isfinite(action))[0, 0])
         raise OffbeatError(
             f"the action for environment {first_env + row} ({spec.name}) is {action[row].tolist()}, but actions must "
-            "be finite; a policy gives NaN when its weights have diverged: lower the learning rates, or set "
+            "be finite; NaN means that the policy's weights have diverged: lower the learning rates, or set "
             "max_grad_norm"
         )
     return spec.to_environment(action)
 
 
 def frame(picture: Any) -> Array | None:
-    """One picture (height, width, 3) from whatever `render` returned; the newest where it returned several."""
+    """One frame (height, width, 3) from the result of `render`; the last one if it returned several."""
     if isinstance(picture, list | tuple):
         picture = picture[-1] if picture else None
     return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -42,6 +43,60 @@ class RunningMoments:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.count, self.mean, self.square = (np.array(arrays[name]) for name in ("count", "mean", "square"))
+
+
+class Preprocessor(Protocol):
+    """Transforms observations before any network sees them; the built-in one is `Normaliser`.
+
+    Made by `(spec) -> Preprocessor`, once for the learner and once for each policy that acts. The learner updates its
+    own; `arrays` travel with the weights to the policies, which `restore` them. The shape (..., O) must stay.
+    """
+
+    def update(self, observations: Array) -> None:
+        """Learns from fresh observations (R, O); each is passed once."""
+        ...
+
+    def __call__(self, observations: Array) -> Array:
+        """(..., O) -> (..., O)"""
+        ...
+
+    def arrays(self) -> dict[str, Array]: ...
+
+    def restore(self, arrays: Mapping[str, Array]) -> None: ...
+
+
+class Normaliser(RunningMoments):
+    """Observations minus their running mean, divided by their running deviation, and clipped."""
+
+    def __init__(self, size: int, clip: float, dtype: type[np.floating] = np.float32) -> None:
+        super().__init__(size)
+        self._clip, self._dtype = clip, dtype
+        self._refresh()
+
+    def update(self, rows: Array) -> None:
+        super().update(rows)
+        self._refresh()
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        super().restore(arrays)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._mean, self._scale = self.mean.astype(self._dtype), self.scale.astype(self._dtype)
+
+    def __call__(self, observations: Array) -> Array:
+        centred = observations.astype(self._dtype)
+        centred -= self._mean
+        centred *= self._scale
+        return np.clip(centred, -self._clip, self._clip, out=centred)
+
+    def acting_arrays(self) -> dict[str, Array]:
+        """For the policies of `offbeat.policies`, which apply it themselves."""
+        return {
+            "normaliser/mean": self.mean.astype(np.float32),
+            "normaliser/scale": self.scale.astype(np.float32),
+            "normaliser/clip": np.asarray(self._clip, np.float32),
+        }
 
 
 class ReturnScale:

@@ -1,6 +1,6 @@
-"""What a person sees while a run trains: a live panel on a terminal, plain lines anywhere else.
+"""Console output of a run: a live panel on a terminal, plain lines otherwise.
 
-The panel is drawn from `progress`, the plain lines from `log`; both show evaluations, checkpoints and notes.
+`progress` draws the panel and `log` prints the plain lines. Both show evaluations, checkpoints and notes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 
 class Progress(Protocol):
-    """Where a run stands. Read only when a frame is due, so properties that cost something are fine.
+    """The progress of a run. Properties may be expensive, because they are read only when a frame is drawn.
 
-    return_100, length_100: means of the last 100 training episodes, None or NaN before the first has ended.
-    success_100: likewise, None where no episode says whether it was a success.
-    losses: named numbers of the learner, in the order in which they are shown.
+    return_100, length_100: means of the last 100 training episodes; None or NaN before the first one ended.
+    success_100: their success rate; None if no episode reports success.
+    losses: numbers of the learner by name, in display order.
     """
 
     @property
@@ -56,10 +56,10 @@ class Progress(Protocol):
 
 
 class Console:
-    """The run's voice. As a context manager it always gives the terminal back as it was.
+    """Prints the output of a run. As a context manager it always restores the terminal.
 
-    stream: where to write, standard output by default; a `rich.console.Console` is taken as it is.
-    quiet: nothing is written but notes, to standard error. So it is, too, once nobody reads the stream any more.
+    stream: where to write, by default standard output; a `rich.console.Console` is used as it is.
+    quiet: print only notes, to standard error. Also the state after a write error, such as a closed pipe.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Console:
         self._out = stream if isinstance(stream, rich.console.Console) else _rich_console(stream or sys.stdout)
         self._animated = not quiet and self._out.is_terminal and not self._out.is_dumb_terminal
         self._live: Live | None = None
-        self._next_frame = math.inf  # until `start`, and for ever without a terminal
+        self._next_frame = math.inf  # `start` changes this on a terminal
         self._progress: Progress | None = None
         self._evaluation = self._best = self._waits = ""
-        self._own: dict[str, float] = {}
+        self._user_metrics: dict[str, float] = {}
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     @property
@@ -96,57 +96,59 @@ class Console:
         self._stop()
 
     def start(self, lines: Sequence[str]) -> None:
-        """What is being trained on what, and where the files go."""
+        """Prints the first lines (algorithm, environment, directory) and starts the panel."""
         self._print(*lines)
         if self._animated:
-            # Drawn by `progress` alone: a refresh thread would compete with the training loop.
+            # Only `progress` redraws it, because a refresh thread would compete with the training loop.
             self._live = Live(console=self._out, auto_refresh=False, get_renderable=self._panel)
-            with self._silent_where_unwritable():
+            with self._quiet_on_write_error():
                 self._live.start(refresh=True)
             self._next_frame = 0.0
 
     def progress(self, progress: Progress) -> None:
-        """To be called as often as one likes: it draws when a frame is due and otherwise returns at once."""
-        self._progress = progress  # kept in any case: the last frame, drawn at the end, shows the end
+        """Draws a frame if one is due, else returns at once; cheap enough to call in every iteration."""
+        self._progress = progress  # always kept, so that the last frame shows the end of the run
         if time.monotonic() >= self._next_frame:
             self._draw()
             self._next_frame = time.monotonic() + SECONDS_BETWEEN_FRAMES
 
     def log(self, step: int, metrics: Mapping[str, float], own: Mapping[str, float] = NO_NUMBERS) -> None:
-        """One plain line per log interval; on a terminal the panel has shown it already.
+        """Prints one plain line per log interval; prints nothing on a terminal, where the panel shows it.
 
-        metrics, as in metrics.jsonl: update, return_100, length_100, success_100 (where there is one),
-        steps_per_second, updates_per_second, and the learner's own. own: numbers that the user's code has logged.
+        metrics: as in metrics.jsonl: update, return_100, length_100, success_100 (if any), steps_per_second,
+        updates_per_second, and the learner's. own: numbers that the user's code logged.
         """
-        self._waits = _waits(metrics)
-        self._own.update(own)
+        self._waits = _wait_times(metrics)
+        self._user_metrics.update(own)
         if self._animated:
             return
         updates = int(metrics.get("update", 0))
         steps_rate, updates_rate = (metrics.get(f"{each}_per_second", math.nan) for each in ("steps", "updates"))
         parts = [
             f"step {step:,}/{self.total_steps:,} ({self._done(step, updates):.0%})",
-            f"return {number(metrics.get('return_100'))}",
-            f"length {number(metrics.get('length_100'))}",
-            *([f"success {number(metrics['success_100'])}"] if "success_100" in metrics else []),
+            f"return {format_number(metrics.get('return_100'))}",
+            f"length {format_number(metrics.get('length_100'))}",
+            *([f"success {format_number(metrics['success_100'])}"] if "success_100" in metrics else []),
             f"updates {updates:,}",
-            f"{number(steps_rate)} steps/s",
-            f"{number(updates_rate)} updates/s",
-            *(f"{name} {number(value)}" for name, value in metrics.items() if _is_loss(name)),
-            *(f"{name} {number(value)}" for name, value in own.items()),
+            f"{format_number(steps_rate)} steps/s",
+            f"{format_number(updates_rate)} updates/s",
+            *(f"{name} {format_number(value)}" for name, value in metrics.items() if _is_loss(name)),
+            *(f"{name} {format_number(value)}" for name, value in own.items()),
             *([self._waits] if self._waits else []),
-            f"ETA {duration(self._remaining(step, updates, steps_rate, updates_rate))}",
+            f"ETA {format_duration(self._remaining(step, updates, steps_rate, updates_rate))}",
         ]
         self._print(" | ".join(parts))
 
     def evaluation(
         self, step: int, mean: float, std: float, episodes: int, best: bool, success: float | None = None
     ) -> None:
-        """success: the share of episodes that were one, where they say so."""
-        result = f"{number(mean)} (std {number(std)})" + ("" if success is None else f", success {number(success)}")
+        """Reports an evaluation. success: the success rate, None if episodes do not report success."""
+        result = f"{format_number(mean)} (std {format_number(std)})" + (
+            "" if success is None else f", success {format_number(success)}"
+        )
         self._evaluation = f"{result} at step {step:,}"
         if best:
-            self._best = f"{number(mean)} at step {step:,}"
+            self._best = f"{format_number(mean)} at step {step:,}"
         self._event(f"step {step:,}: evaluation {result} over {episodes} episodes" + (", the best so far" * best))
 
     def checkpoint(self, step: int, path: Path | str) -> None:
@@ -156,28 +158,28 @@ class Console:
         self._event(f"step {step:,}: checkpoint {shown}")
 
     def note(self, text: str) -> None:
-        """Something that the user should know, such as a resume that is not exact; it stays on the screen."""
+        """Prints a message that stays on the screen, such as that a resume is not exact."""
         if not self.quiet:
-            with self._silent_where_unwritable():
+            with self._quiet_on_write_error():
                 self._out.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
-        if self.quiet:  # perhaps since just now
+        if self.quiet:  # the print above may have set it
             with contextlib.suppress(OSError):
                 print(f"note: {text}", file=sys.stderr, flush=True)
 
     def finish(self, lines: Sequence[str]) -> None:
-        """Ends the panel, which stays as it is, and prints the last lines."""
+        """Stops the panel, which stays on the screen, and prints the last lines."""
         self._stop()
         self._print(*lines)
 
     def _stop(self) -> None:
         live, self._live, self._next_frame = self._live, None, math.inf
         if live is not None:
-            with self._silent_where_unwritable():
+            with self._quiet_on_write_error():
                 live.stop()
 
     @contextlib.contextmanager
-    def _silent_where_unwritable(self) -> Iterator[None]:
-        """Whoever reads this is gone, or the disk is full: the run goes on without words."""
+    def _quiet_on_write_error(self) -> Iterator[None]:
+        """Makes the console quiet after a write error (closed pipe, full disk), so that the run continues."""
         try:
             yield
         except OSError:
@@ -185,7 +187,7 @@ class Console:
 
     def _print(self, *lines: str) -> None:
         if not self.quiet:
-            with self._silent_where_unwritable():
+            with self._quiet_on_write_error():
                 for line in lines:
                     self._out.print(Text(line), soft_wrap=True)
 
@@ -198,16 +200,16 @@ class Console:
 
     def _draw(self) -> None:
         if self._live is not None:
-            with self._silent_where_unwritable():
+            with self._quiet_on_write_error():
                 self._live.refresh()
 
     def _done(self, step: int, updates: int) -> float:
-        """How much of the run is behind us, in [0, 1], by the limit that is nearer."""
+        """The completed share of the run in [0, 1], by whichever limit is nearer."""
         by_updates = updates / self.total_updates if self.total_updates else 0.0
         return min(1.0, max(step / self.total_steps, by_updates))
 
     def _remaining(self, step: int, updates: int, steps_rate: float, updates_rate: float) -> float:
-        """Seconds until the limit that comes first, or NaN while that is unknown."""
+        """Seconds until the first limit is reached; NaN while unknown."""
         left = [(self.total_steps - step, steps_rate)]
         if self.total_updates is not None:
             left.append((self.total_updates - updates, updates_rate))
@@ -226,10 +228,14 @@ class Console:
             best = f"   best {self._best}" if self._best else ""
             table.add_row("evaluation", Text(self._evaluation + best))
         if progress is not None and progress.losses:
-            losses = "   ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in progress.losses.items())
+            losses = "   ".join(
+                f"{name.replace('_', ' ')} {format_number(value)}" for name, value in progress.losses.items()
+            )
             table.add_row("learner", Text(losses))
-        if self._own:
-            table.add_row("own", Text("   ".join(f"{name} {number(value)}" for name, value in self._own.items())))
+        if self._user_metrics:
+            table.add_row(
+                "own", Text("   ".join(f"{name} {format_number(value)}" for name, value in self._user_metrics.items()))
+            )
         if self._waits:
             table.add_row("collectors", Text(self._waits))
         for index, event in enumerate(self._events):
@@ -251,19 +257,21 @@ class Console:
                 finished_style="green",
             ),
             Text(f"{done:.0%}", style="bold"),
-            Text(f"ETA {duration(self._remaining(step, updates, steps_rate, updates_rate))}"),
+            Text(f"ETA {format_duration(self._remaining(step, updates, steps_rate, updates_rate))}"),
         )
         table.add_row("progress", bar)
-        counts = f"{step:,} of {self.total_steps:,} steps ({number(steps_rate)}/s)   {updates:,}"
+        counts = f"{step:,} of {self.total_steps:,} steps ({format_number(steps_rate)}/s)   {updates:,}"
         counts += f" of {self.total_updates:,}" if self.total_updates is not None else ""
-        table.add_row("", Text(f"{counts} updates ({number(updates_rate)}/s)"))
-        success = "" if progress.success_100 is None else f"success {number(progress.success_100)}   "
-        means = f" mean return   {success}{number(progress.length_100)} mean length   {progress.episodes:,} episodes"
-        table.add_row("training", Text.assemble((number(progress.return_100), "bold"), means))
+        table.add_row("", Text(f"{counts} updates ({format_number(updates_rate)}/s)"))
+        success = "" if progress.success_100 is None else f"success {format_number(progress.success_100)}   "
+        means = (
+            f" mean return   {success}{format_number(progress.length_100)} mean length   {progress.episodes:,} episodes"
+        )
+        table.add_row("training", Text.assemble((format_number(progress.return_100), "bold"), means))
 
 
-def number(value: float | None) -> str:
-    """A number for people: four significant digits, thousands grouped; "-" where there is none."""
+def format_number(value: float | None) -> str:
+    """Four significant digits with thousands separators; "-" for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     if abs(value) >= 1000:
@@ -271,32 +279,32 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds as h:mm:ss; "-" where unknown."""
+def format_duration(seconds: float) -> str:
+    """Seconds as h:mm:ss; "-" if not finite."""
     if not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-class _Unbreakable(rich.console.Console):
-    """Falls silent when its reader goes away (`| head`), where rich would end the process: the run goes on."""
+class _PipeTolerantConsole(rich.console.Console):
+    """Becomes quiet when its pipe is closed (`| head`), so that the run continues; rich would end the process."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
 def _rich_console(stream: TextIO | None) -> rich.console.Console:
-    """stream: None where standard output was closed from the beginning (`>&-`); rich then writes nowhere."""
-    # Colour may be forced on by the environment (FORCE_COLOR in CI); only a real terminal can be redrawn.
-    return _Unbreakable(file=stream, force_terminal=stream is not None and stream.isatty(), highlight=False)
+    """stream: None if standard output was closed at the start (`>&-`); rich then writes nowhere."""
+    # FORCE_COLOR (as in CI) would make rich treat any stream as a terminal, but only a real terminal can be redrawn.
+    return _PipeTolerantConsole(file=stream, force_terminal=stream is not None and stream.isatty(), highlight=False)
 
 
-def _waits(metrics: Mapping[str, float]) -> str:
-    """Who has waited for whom, and how old acting weights are; nothing where all is one process."""
+def _wait_times(metrics: Mapping[str, float]) -> str:
+    """How long learner and collectors waited for each other, and the policy lag; "" in a single process."""
     if "learner_waited" not in metrics:
         return ""
-    waited = [f"{who} {duration(metrics[f'{who}_waited'])}" for who in ("learner", "collectors")]
+    waited = [f"{side} {format_duration(metrics[f'{side}_waited'])}" for side in ("learner", "collectors")]
     return f"waited: {', '.join(waited)} | lag {metrics['policy_lag']:.0f} updates"
 
 

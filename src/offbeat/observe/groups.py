@@ -1,4 +1,4 @@
-"""Under which group a number stands in TensorBoard and W&B; metrics.jsonl has the names without groups."""
+"""The groups of metrics in TensorBoard and W&B; metrics.jsonl has the names without groups."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _GROUPS = {**dict.fromkeys(ROLLOUT, "rollout"), **dict.fromkeys(TIME, "time")}
 
 
 def grouped(numbers: Mapping[str, float], group: str = "train") -> dict[str, float]:
-    """Numbers by `group/name`. group: of every name that has none; a name with a slash brings its own."""
+    """Metrics by `group/name`. group: of names without a known group; a name with a slash already has one."""
     return {name if "/" in name else f"{_GROUPS.get(name, group)}/{name}": value for name, value in numbers.items()}

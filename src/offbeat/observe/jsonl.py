@@ -1,4 +1,4 @@
-"""Logs as JSON lines: one object per line, readable while it is written and exact again after a resume."""
+"""JSON-lines logs: one object per line, readable during the run, and truncated to the checkpoint on resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offbeat.errors import OffbeatError
 
 
 class Jsonl:
-    """Appends objects to a file. `sync` gives the length to store in a checkpoint, `truncate` goes back to it."""
+    """Appends objects to a file. `sync` returns the length for a checkpoint; `truncate` goes back to that length."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -25,21 +25,21 @@ class Jsonl:
         self._file = os.fdopen(durable.open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", 0)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """One line, handed to the operating system at once. JSON has no NaN and no infinity: both become null."""
+        """Writes one line, unbuffered. NaN and infinity become null, because JSON does not have them."""
         line = json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         rest = memoryview(line.encode() + b"\n")
-        while rest:  # unbuffered: on a full disk nothing is kept that closing would try to write again
+        while rest:  # unbuffered, so that after a full disk `close` has nothing left to write
             rest = rest[self._file.write(rest) :]
 
     def sync(self) -> int:
-        """Waits until every line is on the disk; returns the file's length in bytes."""
+        """Waits until every line is on disk; returns the file's length in bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def truncate(self, length: int) -> bool:
-        """Drops every byte after `length`; True where the file now ends exactly there, as when `sync` returned it.
+        """Drops every byte after `length`; returns whether the file now has exactly that length.
 
-        False where it does not: the file was moved, cut short or changed. The whole lines that are there stay.
+        False means that the file was moved, shortened or changed; its complete lines up to `length` are kept.
         """
         with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
             reader.seek(0)
@@ -61,7 +61,7 @@ class Jsonl:
 
 
 def read(path: Path | str) -> list[dict[str, Any]]:
-    """Every whole line of a file, in order; a last line that is still being written is left out."""
+    """The objects of all complete lines, in order; an incomplete last line is left out."""
     records = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
@@ -74,7 +74,7 @@ def read(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """What `json` can write: NumPy scalars and arrays as numbers and lists, NaN and infinities as None."""
+    """Converts a value for `json`: NumPy scalars and arrays to numbers and lists, NaN and infinity to None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):

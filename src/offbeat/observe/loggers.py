@@ -1,4 +1,4 @@
-"""Loggers beside the run's own files: what they have in common, and which names stand for which."""
+"""The protocol of additional loggers (TensorBoard, W&B), and how to open one by name."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from offbeat.errors import UsageError
 
 
 class Logger(Protocol):
-    """Somewhere that a run's numbers go to."""
+    """Receives a run's metrics."""
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Numbers by `group/name`, at an environment step."""
+        """Logs numbers by `group/name` at an environment step."""
         ...
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """How the run stands or ended, as in summary.json; the last one counts."""
+        """Logs the run's status and results, as in summary.json; each call replaces the previous one."""
         ...
 
     def close(self) -> None: ...
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raises UsageError where a logger's library is missing; to be asked before anything is created."""
+    """Raises UsageError if a logger's library is missing. Call it before anything is created."""
     if "wandb" in names:
         found = importlib.util.find_spec("wandb")
-        if found is None or found.origin is None:  # no origin: a mere directory ./wandb, as W&B itself leaves behind
+        if found is None or found.origin is None:  # no origin: a directory ./wandb with logs, not the library
             raise UsageError(
                 "logger has wandb, but the library wandb is not installed: pip install 'offbeat[wandb]', or leave "
                 "wandb out of logger"
@@ -39,12 +39,12 @@ def check_loggers(names: Sequence[str]) -> None:
 def open_logger(
     name: str, path: Path, settings: Mapping[str, Any], purge_step: int | None = None, quiet: bool = False
 ) -> Logger:
-    """The logger of a name, for the run in `path`. purge_step: the first step that a resumed run makes again."""
+    """Opens the logger `name` for the run in `path`. purge_step: the first step that a resumed run repeats."""
     if name == "wandb":
         from offbeat.observe.wandb import WeightsAndBiases
 
         return WeightsAndBiases(path, settings, quiet)
     from offbeat.observe.tensorboard import TensorBoard
 
-    durable.stay_inside(path / "tensorboard", path)
+    durable.check_inside(path / "tensorboard", path)
     return TensorBoard(path / "tensorboard", settings, purge_step)

@@ -1,4 +1,4 @@
-"""A learning curve from a run's own logs."""
+"""Plots the learning curve of a run from its logs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EVALUATION, TRAINING, RANDOM = "#1f5fa8", "#e08a2e", "#6b4e9b"
 
 
 def learning_curve(run_dir: Path | str, path: Path | str | None = None, random_return: float | None = None) -> Path:
-    """Draws evaluations (mean and range over episodes) and training returns over environment steps.
+    """Plots evaluations (mean and range over episodes) and training returns over environment steps.
 
-    path: the picture, by default learning_curve.png in the run's directory. random_return: the mean return of a random
-    policy, drawn as a dashed line. Returns the picture's path.
+    path: the image file, by default learning_curve.png in the run's directory. random_return: the mean return of a
+    random policy, plotted as a dashed line. Returns the path of the image.
     """
     run_dir = Path(run_dir)
     target = run_dir / "learning_curve.png" if path is None else Path(path)
@@ -26,10 +26,10 @@ def learning_curve(run_dir: Path | str, path: Path | str | None = None, random_r
     training = [(line["step"], line["return_100"]) for line in metrics if line.get("return_100") is not None]
     if not evaluations and not training:
         raise OffbeatError(
-            f"{run_dir} has no evaluation and no finished training episode to draw; "
+            f"{run_dir} has no evaluation and no finished training episode to plot; "
             f"train until the first log interval or evaluation"
         )
-    # A figure of its own: pyplot would keep global state and choose a window system.
+    # Not pyplot, which keeps global state and selects a window system.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,7 +43,7 @@ def learning_curve(run_dir: Path | str, path: Path | str | None = None, random_r
         _draw_evaluations(axes, evaluations)
     if random_return is not None:
         axes.axhline(random_return, color=RANDOM, linestyle="--", linewidth=1.2, label="random policy")
-    _dress(axes, _title(run_dir))
+    _style_axes(axes, _title(run_dir))
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, format="png")
     return target
@@ -52,12 +52,12 @@ def learning_curve(run_dir: Path | str, path: Path | str | None = None, random_r
 def _draw_evaluations(axes: Any, evaluations: list[dict[str, Any]]) -> None:
     steps = np.array([line["step"] for line in evaluations])
     low, mean, high = (np.array([each(line["returns"]) for line in evaluations]) for each in (np.min, np.mean, np.max))
-    # The range, not the deviation: a band of deviations shows returns that no episode had.
+    # The range, because a band of standard deviations would include returns that no episode had.
     axes.fill_between(steps, low, high, color=EVALUATION, alpha=0.18, linewidth=0)
     axes.plot(steps, mean, color=EVALUATION, linewidth=2, marker="o", markersize=4, label="evaluation, mean and range")
 
 
-def _dress(axes: Any, title: str) -> None:
+def _style_axes(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return per episode")
@@ -75,7 +75,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _title(run_dir: Path) -> str:
-    """Algorithm and environment from the run's config; the directory's name where there is none."""
+    """Algorithm and environment from the run's config; without a config, the directory's name."""
     file = run_dir / "config.yaml"
     config = load_yaml(file) if file.exists() else {}
     algorithm, env = config.get("algorithm"), config.get("env")

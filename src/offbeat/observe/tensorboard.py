@@ -1,4 +1,4 @@
-"""TensorBoard: the same numbers as metrics.jsonl, in groups, and the settings as hyper-parameters, as event files."""
+"""TensorBoard event files: the metrics of metrics.jsonl in groups, and the settings as hyper-parameters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 COMPARED = ("eval/return", "rollout/return_100")
-"""What the HParams page shows beside the hyper-parameters of each run."""
+"""The metrics that the HParams page shows for each run."""
 
 
 class TensorBoard:
     """Writes numbers to event files in `directory`. settings: for the HParams page.
 
-    purge_step: what an earlier process wrote from this step on is hidden, so that a resumed run shows no step twice.
+    purge_step: hides points of an earlier process from this step on, so that a resumed run shows no step twice.
     """
 
     def __init__(
@@ -26,20 +26,20 @@ class TensorBoard:
             self._write_settings(settings)
 
     def _write_settings(self, settings: Mapping[str, Any]) -> None:
-        """As SummaryWriter.add_hparams, which would open a second run beside this one for them."""
+        """Like SummaryWriter.add_hparams, but in the same run; that method creates a second run."""
         from torch.utils.tensorboard.summary import hparams
 
-        values = {name: _shown(value) for name, value in settings.items() if value is not None}
+        values = {name: _as_hparam(value) for name, value in settings.items() if value is not None}
         for summary in hparams(values, dict.fromkeys(COMPARED, 0.0)):
             self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One point per name, at `step`. What stands before the slash of a name is its group in TensorBoard's page."""
+        """Writes one point per name at `step`. The part of a name before the slash is its group in TensorBoard."""
         for name, number in numbers.items():
             self._writer.add_scalar(name, float(number), step)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """Nothing: event files hold numbers over steps only."""
+        """Does nothing, because event files hold only numbers over steps."""
 
     def flush(self) -> None:
         self._writer.flush()
@@ -48,7 +48,7 @@ class TensorBoard:
         self._writer.close()
 
 
-def _shown(value: Any) -> bool | int | float | str:
+def _as_hparam(value: Any) -> bool | int | float | str:
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Frames to a film: MP4 where ffmpeg is at hand, an animated GIF everywhere."""
+"""Writes videos from frames: MP4 if ffmpeg is available, else animated GIF."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from offbeat.errors import UsageError
 from offbeat.types import Array
 
 GIF_LARGEST_SIDE = 400
-"""A GIF's size grows with its area; frames with a longer side than this are scaled down."""
+"""Frames with a longer side are scaled down, because the size of a GIF grows with its area."""
 GIF_LARGEST_RATE = 50
-"""GIFs count time in hundredths of a second, and viewers slow down whatever is shown for less than two of them."""
+"""GIFs measure time in hundredths of a second, and viewers slow down frames shorter than two of them."""
 DEFAULT_RATE = 30
-"""Frames per second of environments that do not say their own."""
+"""Frames per second of environments without `render_fps`."""
 
 
 def frame_rate(env: Any) -> int:
-    """Frames per second that an environment is to be shown at: its metadata's `render_fps`, where there is one."""
+    """The environment's frames per second: `render_fps` of its metadata, else DEFAULT_RATE."""
     rate = (getattr(env, "metadata", None) or {}).get("render_fps")
     if not isinstance(rate, int | float | np.number) or not np.isfinite(rate) or rate <= 0:
         return DEFAULT_RATE
@@ -31,10 +31,10 @@ def frame_rate(env: Any) -> int:
 
 
 def write_video(frames: Iterable[Array], path: Path | str, fps: int) -> Path:
-    """Writes frames, each (H, W, 3) uint8, one after the other as they come, and returns the path of the film.
+    """Writes frames, each (H, W, 3) uint8, to a video as they arrive; returns its path.
 
-    A path that ends in .mp4 or .gif is taken as it is. To any other, .mp4 is added where the `video` extra is installed
-    and .gif where it is not. GIFs show at most 50 frames a second: of faster films only every k-th frame is kept.
+    To a path that does not end in .mp4 or .gif, .mp4 is added if the `video` extra is installed, else .gif. GIFs show
+    at most 50 frames per second: of faster videos only every k-th frame is kept.
     """
     path = Path(path)
     if fps < 1:
@@ -49,17 +49,17 @@ def write_video(frames: Iterable[Array], path: Path | str, fps: int) -> Path:
     checked = _checked(frames)
     first = next(checked)
     path.parent.mkdir(parents=True, exist_ok=True)
-    durable.remove_file(path)  # never through a link
+    durable.remove_file(path)  # so that writing does not follow a link
     try:
         (_write_mp4 if path.suffix == ".mp4" else _write_gif)(first, checked, path, fps)
     except BaseException:
-        path.unlink(missing_ok=True)  # half a film
+        path.unlink(missing_ok=True)  # an incomplete video
         raise
     return path
 
 
 def _checked(frames: Iterable[Array]) -> Iterator[Array]:
-    """The frames, at least one, each known to be a picture of the same size as the first."""
+    """Yields the frames; raises UsageError if there is none, or if one has another shape or dtype."""
     shape = None
     for index, frame in enumerate(frames):
         shape = frame.shape if shape is None else shape
@@ -70,13 +70,13 @@ def _checked(frames: Iterable[Array]) -> Iterator[Array]:
             )
         yield frame
     if shape is None:
-        raise UsageError("there are 0 frames to write; a film needs at least one")
+        raise UsageError("there are 0 frames to write, but a video needs at least one; render at least one step")
 
 
 def _write_mp4(first: Array, others: Iterable[Array], path: Path, fps: int) -> None:
     import imageio_ffmpeg
 
-    height, width = first.shape[0] // 2 * 2, first.shape[1] // 2 * 2  # H.264 wants even sides
+    height, width = first.shape[0] // 2 * 2, first.shape[1] // 2 * 2  # H.264 needs even sides
     writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=fps, macro_block_size=2)
     writer.send(None)
     try:

@@ -1,4 +1,4 @@
-"""Weights & Biases: the same numbers as metrics.jsonl, in groups, over environment steps."""
+"""Weights & Biases: the metrics of metrics.jsonl in groups, over environment steps."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from offbeat import durable
 from offbeat.errors import OffbeatError
 
 PROJECT = "offbeat"
-"""The project where WANDB_PROJECT names none."""
+"""The default project, if WANDB_PROJECT is not set."""
 
 
 class WeightsAndBiases:
-    """Sends numbers to one W&B run for the run in `path`; W&B's own variables (WANDB_MODE, ...) say how and where.
+    """Sends numbers to a W&B run for the run in `path`. W&B's environment variables (WANDB_MODE, ...) configure it.
 
-    The W&B run's id is kept in `path`, so that a resumed run goes on in it. Where the program has a W&B run open
-    already (its own, or a sweep's), that one is used and left open.
+    The id of the W&B run is saved in `path`, so that a resumed run continues it. If the program already has an open
+    W&B run (its own, or of a sweep), that one is used and stays open.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], quiet: bool = False) -> None:
         import wandb
 
-        mine = path / "wandb" / "id"
-        durable.stay_inside(mine, path)
-        self._borrowed = wandb.run is not None
-        self._run: Any = wandb.run or _begin(path, mine.read_text().strip() if mine.is_file() else None, quiet)
-        mine.parent.mkdir(exist_ok=True)
-        durable.write_file(mine, f"{self._run.id}\n".encode())
+        id_file = path / "wandb" / "id"
+        durable.check_inside(id_file, path)
+        self._external_run = wandb.run is not None
+        run_id = id_file.read_text().strip() if id_file.is_file() else None
+        self._run: Any = wandb.run or _start_run(path, run_id, quiet)
+        id_file.parent.mkdir(exist_ok=True)
+        durable.write_file(id_file, f"{self._run.id}\n".encode())
         self._run.config.update(dict(settings), allow_val_change=True)
         self._names: set[str] = set()
         self._status = ""
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One point per name. W&B's own counter of calls cannot go back on resume, so `step` is the x axis instead."""
+        """Logs one point per name. `step` is the x axis, because W&B's own step counter cannot go back on resume."""
         for name in numbers.keys() - self._names:
             self._run.define_metric(name, step_metric="step")
             self._names.add(name)
@@ -46,14 +47,14 @@ class WeightsAndBiases:
         self._run.summary.update(_flat(summary))
 
     def close(self) -> None:
-        if not self._borrowed:
+        if not self._external_run:
             self._run.finish(exit_code=int(self._status == "failed"))
 
 
-def _begin(path: Path, run_id: str | None, quiet: bool) -> Any:
+def _start_run(path: Path, run_id: str | None, quiet: bool) -> Any:
     import wandb
 
-    # What W&B would record of the terminal is a live panel. Settings win over variables, so they are left out if set.
+    # "off": W&B would record the live panel. A setting overrides the variable, so it is left out if that is set.
     settings: dict[str, Any] = {} if "WANDB_CONSOLE" in os.environ else {"console": "off"}
     if quiet:
         settings["silent"] = True
@@ -68,8 +69,8 @@ def _begin(path: Path, run_id: str | None, quiet: bool) -> Any:
         )
     except wandb.errors.Error as error:
         raise OffbeatError(
-            f"W&B began no run ({type(error).__name__}: {error}); log in with `wandb login`, set WANDB_MODE=offline to "
-            "write to the run's directory only, or leave wandb out of logger"
+            f"W&B could not start a run ({type(error).__name__}: {error}); log in with `wandb login`, set "
+            "WANDB_MODE=offline to write to the run's directory only, or leave wandb out of logger"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Acting only: no learner is needed to act. Each policy consumes `Weights` and nothing else of the learner's."""
+"""Policies: weights and observations in, actions out. No learner is needed."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from offbeat.errors import UsageError
 from offbeat.policies.protocol import Policy
 from offbeat.types import EnvSpec
 
-__all__ = ["NUMPY_BELOW", "Policy", "acts_in", "make_policy"]
+__all__ = ["NUMPY_BELOW", "Policy", "choose_backend", "make_policy"]
 
 
 NUMPY_BELOW = 32_000_000
-"""NumPy acts at least as fast as torch on one thread while the largest layer takes fewer multiplications than this for
-all environments; beyond that torch's products are faster on some processors."""
+"""On one thread, NumPy is at least as fast as torch while the largest layer needs fewer multiplications than this for
+all environments; above it, torch's matrix products are faster on some processors."""
 
 
-FEW = 32
-"""Environments from which NumPy's products take more than one thread, if they may."""
+NUMPY_THREADS_FROM = 32
+"""From this number of environments on, NumPy's matrix products use more than one thread, if allowed."""
 
 
-def acts_in(acting: str, num_envs: int, hidden: Sequence[int], *, one_thread: bool = True) -> str:
-    """NumPy or torch, where `acting` is auto: by the size of the work for layers of these widths.
+def choose_backend(acting: str, num_envs: int, hidden: Sequence[int], *, one_thread: bool = True) -> str:
+    """The backend of the policy: `acting`, or for "auto" numpy or torch by the size of the hidden layers.
 
-    one_thread: whether NumPy is held to one thread, as it is in a run. Otherwise torch acts for many environments:
-    NumPy's idle threads would spin for milliseconds, on the cores that torch's need for the next update.
+    one_thread: whether NumPy is limited to one thread, as in a run. If not, torch acts for many environments, because
+    NumPy's idle threads would spin for milliseconds on the cores that torch needs for the next update.
     """
     if acting != "auto":
         return acting
-    if not one_thread and num_envs >= FEW:
+    if not one_thread and num_envs >= NUMPY_THREADS_FROM:
         return "torch"
     largest = max((first * second for first, second in pairwise((*hidden, 1))), default=1)
     return "numpy" if num_envs * largest < NUMPY_BELOW else "torch"
@@ -45,11 +45,14 @@ def make_policy(
     acting: str = "auto",
     spec: EnvSpec | None = None,
     actor: Callable[[EnvSpec], Any] | None = None,
+    explore: Callable[[Policy, EnvSpec], Policy] | None = None,
+    preprocessor: Callable[[EnvSpec], Any] | None = None,
 ) -> Policy:
-    """The policy that `description` (as in policy.json) speaks of. A user's own module needs `spec` and `actor`.
+    """Creates the policy of a `description` (as in policy.json). A user's module needs `spec` and `actor`.
 
-    It acts for the environments first_env to first_env + num_envs - 1 of `total_envs`, over which noise scales are
-    spread; without total_envs, over those that it acts for. acting: numpy or torch; auto is numpy.
+    It acts for the environments first_env to first_env + num_envs - 1 of `total_envs` (default num_envs). Noise scales
+    are spread over total_envs. acting: numpy or torch; auto means numpy. explore: the user's own exploration; without
+    it, a policy that has one acts without. preprocessor: makes the user's own observation preprocessor.
     """
     total = num_envs if total_envs is None else total_envs
     if first_env < 0 or first_env + num_envs > total:
@@ -57,13 +60,42 @@ def make_policy(
             f"first_env={first_env}, num_envs={num_envs}, total_envs={total_envs}: first_env must be at least 0, and "
             "total_envs at least first_env + num_envs"
         )
-    policy = _acting(description, acting, spec, actor)
+    policy = _preprocessed(_acting(description, acting, spec, actor), description, spec, preprocessor)
     exploration = description.get("exploration")
     if exploration is None or spec is None:
         return policy
+    if exploration["kind"] == "own":
+        return policy if explore is None else _explored(policy, spec, explore)
     from offbeat.policies.exploration import Exploring
 
     return Exploring(policy, exploration, spec, first_env, total_envs)
+
+
+def _explored(policy: Policy, spec: EnvSpec, explore: Callable[[Policy, EnvSpec], Policy]) -> Policy:
+    """The policy inside the user's own exploration."""
+    try:
+        found = explore(policy, spec)
+    except Exception as error:
+        raise UsageError(f"exploration: your callable raised {type(error).__name__}: {error}") from error
+    if missing := [name for name in ("load", "initial_carry", "act") if not callable(getattr(found, name, None))]:
+        raise UsageError(
+            f"exploration: your callable returned a {type(found).__name__} without {', '.join(missing)}; return a "
+            "policy, with the methods of offbeat.policies.Policy"
+        )
+    return found
+
+
+def _preprocessed(
+    policy: Policy, description: Mapping[str, Any], spec: EnvSpec | None, make: Callable[[EnvSpec], Any] | None
+) -> Policy:
+    if "preprocessor" not in description:
+        return policy
+    if spec is None or make is None:
+        named = description["preprocessor"] or "the callable that made it"
+        raise UsageError(f"this policy has an observation preprocessor of your own: pass preprocessor= ({named})")
+    from offbeat.policies.preprocess import Preprocessed
+
+    return Preprocessed(policy, make(spec))
 
 
 def _acting(
@@ -74,8 +106,8 @@ def _acting(
 ) -> Policy:
     if description["kind"] == "module":
         if spec is None or actor is None:
-            named = description.get("actor") or "the callable that made it"
-            raise UsageError(f"this policy is a module of your own: pass actor= ({named})")
+            named = description.get("actor") or "the callable that created it"
+            raise UsageError(f"this policy is a user's module, so it needs its code: pass actor= ({named})")
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)
@@ -83,7 +115,10 @@ def _acting(
     from offbeat.policies.mlp import MLPPolicy
 
     if description["kind"] not in HEADS:
-        raise UsageError(f"policy kind {description['kind']!r} is not known to this version of Offbeat")
+        raise UsageError(
+            f"the policy kind {description['kind']!r} is unknown to this version of Offbeat, which has: "
+            f"{', '.join(HEADS)}"
+        )
     if acting not in ("auto", "numpy", "torch"):
-        raise UsageError(f"acting={acting!r} is none of auto, numpy, torch")
+        raise UsageError(f"acting={acting!r} must be auto, numpy or torch")
     return MLPPolicy(description, "torch" if acting == "torch" else "numpy")

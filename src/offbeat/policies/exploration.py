@@ -1,4 +1,4 @@
-"""Exploration around a policy: noise on continuous actions, random choices among discrete ones."""
+"""Exploration wrappers of policies: noise on continuous actions, epsilon-greedy choices of discrete actions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from offbeat.types import Array, EnvSpec, Weights
 
 
 class Exploring:
-    """A policy whose actions are disturbed while it acts with a generator; without one it acts as it is.
+    """Adds exploration to a policy's actions if it gets a random generator; without one, acts like the policy.
 
-    Memory (what noise drifts by) stands in the carry behind the policy's own: the collector begins it afresh with each
-    episode, and checkpoints keep it. first_env, total_envs: as for `scales`.
+    The memory of correlated noise is the last part of the carry, so the collector resets it with each episode and
+    checkpoints save it. first_env, total_envs: as for `scales`.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Exploring:
 
 
 def scales(description: Mapping[str, Any], count: int, first_env: int = 0, total_envs: int | None = None) -> Array:
-    """The noise scale of each environment (N, 1): in equal ratios from `scale` to `scale * spread`.
+    """The noise scale of each environment (N, 1): a geometric sequence from `scale` to `scale * spread`.
 
-    Those of `count` environments from number first_env on, where `total_envs` share the range; None is count.
+    Returns those of `count` environments from first_env on; the sequence has `total_envs` (default count) entries.
     """
     powers = np.linspace(0.0, 1.0, total_envs or count)[first_env : first_env + count, None]
     return (description["scale"] * description["spread"] ** powers).astype(np.float32)
@@ -100,7 +100,7 @@ class RandomChoice:
         self._description, self._spec = description, spec
 
     def epsilon(self, step: int) -> float:
-        """The share of random actions after `step` environment steps, over all environments."""
+        """The probability of a random action after `step` environment steps, over all environments."""
         initial, final = self._description["initial"], self._description["final"]
         progress = min(1.0, step / self._description["steps"])
         if self._description["decay"] == "linear":

@@ -1,6 +1,7 @@
-"""From a network's output to actions, and what an algorithm wants stored beside each: a head for each kind of policy.
+"""Policy heads: each turns a network's output into actions, and into extras that an algorithm stores per step.
 
-With a generator they draw, without one they take the likeliest; `log_prob` is of the drawn action, as it is stored.
+With a random generator a head samples; without one it takes the most likely action. `log_prob` is the log-probability
+of the sampled action as it is stored.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ Head = Callable[[Any, np.random.Generator | None], tuple[Array, dict[str, Array]
 """(the network's output (N, ...) float32, generator or None) -> actions (N, A) float32, extras by name (N,) float32."""
 
 MakeHead = Callable[[Mapping[str, Any], SimpleNamespace, Weights], Head]
-"""(description, backend, weights) -> head, made anew with each set of weights: what depends on them is done once."""
+"""(description, backend, weights) -> head; called once per set of weights, so it precomputes what depends on them."""
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 _INSIDE = 1.0 - 2.0**-20
-"""As in `algorithms.torch.likelihood`, with which a learner asks again how likely these actions are."""
+"""As in `algorithms.torch.distributions`, with which a learner asks again how likely these actions are."""
 
 
-def forbid(out: Any, mask: Any) -> None:
-    """Writes -inf over the logits or values of actions that the mask (N, K) does not allow, the last K of each row."""
+def mask_out(out: Any, mask: Any) -> None:
+    """Sets logits or values, the last K of each row, to -inf for actions that the mask (N, K) does not allow."""
     out[:, -mask.shape[1] :][~mask] = -math.inf
 
 
 def squashed_gaussian(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, 2A): mean and log standard deviation; the action is the tanh of a draw, or of the mean."""
+    """out (N, 2A): mean and log standard deviation. The action is the tanh of a sample, or of the mean."""
     size = int(description["action_size"])
     bounds = float(description["log_std_min"]), float(description["log_std_max"])
 
@@ -46,10 +47,10 @@ def squashed_gaussian(description: Mapping[str, Any], backend: SimpleNamespace, 
 
 
 def gaussian(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, A): means, with `actor/log_std` (A,) in the weights; or, with state_dependent_std, (N, 2A) of both.
+    """out (N, A): means, with `actor/log_std` (A,) in the weights; or, with state_dependent_std, (N, 2A) with both.
 
-    The action is a draw, or the mean; squashed, its tanh. Nothing is clipped: to_environment does that, and what is
-    stored is what was drawn.
+    The action is a sample, or the mean; with `squashed`, its tanh. It is not clipped here: the sample is stored as it
+    is, and `to_environment` clips.
     """
     size, squashed = int(description["action_size"]), bool(description["squashed"])
     own = None if description["state_dependent_std"] else backend.wrap(weights["actor/log_std"])
@@ -65,14 +66,14 @@ def gaussian(description: Mapping[str, Any], backend: SimpleNamespace, weights: 
         else:
             log_std = out[:, size:]
             std, inverse = backend.exp(log_std), backend.exp(-log_std)
-        action = drawn = mean + std * backend.wrap(rng.standard_normal((len(out), size), np.float32))
+        action = sampled = mean + std * backend.wrap(rng.standard_normal((len(out), size), np.float32))
         if squashed:
-            # Back from the action, not from the draw: rounding near the bounds makes them differ, and only the action
+            # Recomputed from the action: rounding near the bounds makes it differ from the sample, and only the action
             # is stored.
-            action = backend.tanh(drawn)
+            action = backend.tanh(sampled)
             inside = action.clip(-_INSIDE, _INSIDE)
-            drawn = backend.atanh(inside)
-        score = (drawn - mean) * inverse
+            sampled = backend.atanh(inside)
+        score = (sampled - mean) * inverse
         terms = 0.5 * score * score + log_std
         if squashed:
             terms = terms + backend.log((1.0 - inside) * (1.0 + inside))
@@ -82,7 +83,7 @@ def gaussian(description: Mapping[str, Any], backend: SimpleNamespace, weights: 
 
 
 def deterministic(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, A): the action before its tanh."""
+    """out (N, A): the action before tanh."""
 
     def head(out: Any, rng: np.random.Generator | None) -> tuple[Array, dict[str, Array]]:
         return backend.unwrap(backend.tanh(out)), {}
@@ -91,52 +92,52 @@ def deterministic(description: Mapping[str, Any], backend: SimpleNamespace, weig
 
 
 def greedy(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, choices): values, of which the largest is chosen; with dueling, one that all share stands in front."""
+    """out (N, choices): values; the action with the largest is taken. With dueling, column 0 is the state value."""
     first = 1 if description["dueling"] else 0
 
     def head(out: Any, rng: np.random.Generator | None) -> tuple[Array, dict[str, Array]]:
-        return _largest(backend.unwrap(out)[:, None, first:]), {}
+        return _argmax_or_nan(backend.unwrap(out)[:, None, first:]), {}
 
     return head
 
 
 def categorical(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, choices): logits; the action is the index (N, 1) of a draw, or of the most probable."""
-    return _choosing(backend, lambda logits: logits[:, None], bool(description.get("log_prob")))
+    """out (N, choices): logits. The action is a sampled index (N, 1), or the most probable one."""
+    return _discrete_head(backend, lambda logits: logits[:, None], bool(description.get("log_prob")))
 
 
 def multi_categorical(description: Mapping[str, Any], backend: SimpleNamespace, weights: Weights) -> Head:
-    """out (N, sum of `branches`): the logits of A independent choices, one after the other; actions (N, A) indices."""
+    """out (N, sum of `branches`): logits of A independent choices, branch after branch; actions (N, A) indices."""
     branches = [int(choices) for choices in description["branches"]]
     count, width = len(branches), max(branches)
-    places = np.concatenate([branch * width + np.arange(choices) for branch, choices in enumerate(branches)])
+    columns = np.concatenate([branch * width + np.arange(choices) for branch, choices in enumerate(branches)])
 
     def split(logits: Array) -> Array:
-        if len(places) == count * width:
+        if len(columns) == count * width:
             return logits.reshape(-1, count, width)
         padded = np.full((len(logits), count * width), -np.inf, logits.dtype)
-        padded[:, places] = logits
+        padded[:, columns] = logits
         return padded.reshape(-1, count, width)
 
-    return _choosing(backend, split, bool(description.get("log_prob")))
+    return _discrete_head(backend, split, bool(description.get("log_prob")))
 
 
-def _choosing(backend: SimpleNamespace, split: Callable[[Array], Array], with_log_prob: bool) -> Head:
-    """Draws from softmaxes. split: the output to logits (N, A, C), -inf where a branch has fewer than C choices."""
+def _discrete_head(backend: SimpleNamespace, split: Callable[[Array], Array], with_log_prob: bool) -> Head:
+    """Samples from softmaxes. split: output to logits (N, A, C), with -inf where a branch has fewer than C choices."""
 
     def head(out: Any, rng: np.random.Generator | None) -> tuple[Array, dict[str, Array]]:
         logits = split(backend.unwrap(out))
         if rng is None:
-            return _largest(logits), {}
-        noisy = logits + rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
+            return _argmax_or_nan(logits), {}
+        noisy = logits + rng.gumbel(size=logits.shape)  # Gumbel-max: the argmax is a sample of the softmax
         if not with_log_prob:
-            return _largest(noisy), {}
+            return _argmax_or_nan(noisy), {}
         index = noisy.argmax(-1)
-        with np.errstate(invalid="ignore"):  # no action is left where all are -inf
+        with np.errstate(invalid="ignore"):  # -inf - -inf where no action is valid
             shifted = logits - logits.max(-1, keepdims=True)
         chosen = shifted.reshape(-1, logits.shape[-1])[np.arange(index.size), index.ravel()].reshape(index.shape)
         each = chosen - np.log(np.exp(shifted).sum(-1))
-        # NaN in any logit of a branch is in its log-probability, also where no action is left: see `_largest`.
+        # NaN in any logit of a branch, or no valid action, makes its log-probability NaN: see `_argmax_or_nan`.
         return np.where(np.isnan(each), _NAN, index.astype(np.float32)), {"log_prob": each.sum(-1)}
 
     return head
@@ -145,10 +146,10 @@ def _choosing(backend: SimpleNamespace, split: Callable[[Array], Array], with_lo
 _NAN = np.float32(np.nan)
 
 
-def _largest(values: Array) -> Array:
-    """The index of the largest along the last axis; NaN where that is not finite.
+def _argmax_or_nan(values: Array) -> Array:
+    """The index of the largest value along the last axis; NaN where that value is not finite.
 
-    So a diverged network is noticed, and one that leaves no action: all are -inf.
+    NaN reveals a network that diverged, or one without a valid action (all values -inf).
     """
     index = values.argmax(-1).astype(np.float32)
     return np.where(np.isfinite(values.max(-1)), index, _NAN)

@@ -1,6 +1,6 @@
-"""Policies whose actor is an MLP, in NumPy, or in torch for many rows: one forward pass, and then a head.
+"""MLP policies in NumPy or torch: one forward pass, then a head.
 
-One pass serves both backends: arrays and tensors share `@` and arithmetic, and a small table holds what differs.
+Both backends share the code: arrays and tensors have the same operators, and a small table holds the differences.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.policies.heads import HEADS, Head, forbid
+from offbeat.policies.heads import HEADS, Head, mask_out
 from offbeat.types import Array, Weights
 
 
 class MLPPolicy:
-    """Acts from `Weights`: `actor/K/weight` (in, out), `actor/K/bias`, optional `actor/K/norm/{scale,offset}`.
+    """An MLP from `Weights`: `actor/K/weight` (in, out), `actor/K/bias`, optional `actor/K/norm/{scale,offset}`.
 
-    What the last layer's output means is up to the kind (see `heads`), which may take weights of its own. With
-    `normaliser/{mean,scale,clip}` among the weights, observations are normalised first. backend: "numpy" or "torch".
+    description["kind"] selects the head (see `heads`) that turns the last layer's output into actions; a head may read
+    further weights. With `normaliser/{mean,scale,clip}` in the weights, observations are normalised first.
+    backend: "numpy" or "torch".
     """
 
     def __init__(self, description: Mapping[str, Any], backend: str = "numpy") -> None:
@@ -54,7 +55,7 @@ class MLPPolicy:
         with self._backend.context():
             out = self._forward(self._backend.wrap(obs))
             if mask is not None:
-                forbid(out, self._backend.wrap(mask))
+                mask_out(out, self._backend.wrap(mask))
             action, extras = self._head(out, rng)
             return action, carry, extras
 

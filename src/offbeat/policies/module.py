@@ -1,4 +1,4 @@
-"""A user's own actor, an `nn.Module`, acting through torch."""
+"""A policy whose actor is a user's `nn.Module`; it runs in torch."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ import numpy as np
 import torch
 
 from offbeat.errors import OffbeatError
-from offbeat.policies.heads import HEADS, Head, forbid
+from offbeat.policies.heads import HEADS, Head, mask_out
 from offbeat.policies.mlp import BACKENDS
 from offbeat.types import Array, EnvSpec, Weights
 
-_CHOOSING = ("greedy", "categorical", "multi_categorical")
+_DISCRETE_HEADS = ("greedy", "categorical", "multi_categorical")
 
 
 class ModulePolicy:
-    """Acts with the module that `actor(spec)` makes; its parameters and buffers come as `actor/NAME` in `Weights`.
+    """Runs the module that `actor(spec)` creates; its parameters and buffers are `actor/NAME` in `Weights`.
 
-    What the module maps observations (N, O) to is up to `head`. "squashed_gaussian": mean and log standard deviation,
-    each (N, A) (a pair, or one (N, 2A)); or it has `sample(obs, noise) -> action, log_prob`, which is asked with zero
-    noise to act deterministically. "deterministic": actions (N, A) in [-1, 1]. "greedy": values (N, choices).
-    "gaussian": means (N, A), with `actor/log_std` in the weights, which is not the module's own; or, with
-    state_dependent_std, mean and log standard deviation as above. "categorical": logits (N, choices).
+    The module maps observations (N, O) to the input of the head, by description["head"]:
+    "squashed_gaussian": mean and log standard deviation, each (N, A) (a pair, or one (N, 2A)). Or the module has
+    `sample(obs, noise) -> action, log_prob`, which is called with zero noise for deterministic actions.
+    "deterministic": actions (N, A) in [-1, 1]. "greedy": values (N, choices). "categorical": logits (N, choices).
     "multi_categorical": logits (N, sum of branches).
+    "gaussian": means (N, A), with `actor/log_std` in the weights, which is not part of the module; or, with
+    state_dependent_std, mean and log standard deviation as above.
     """
 
     def __init__(self, description: Mapping[str, Any], spec: EnvSpec, actor: Callable[[EnvSpec], Any]) -> None:
         self._module = actor(spec).eval()
         self._kind, self._action_size = description["head"], spec.action_size
-        # A module of one's own gives its values as they are: none to be added to the others stands in front.
+        # A user's module returns one value per action, without a separate state value in front.
         self._description = {**description, "action_size": spec.action_size, "dueling": False}
         self._backend = BACKENDS["torch"]()
         self._head: Head
         self._normaliser: tuple[torch.Tensor, torch.Tensor, float] | None = None
 
     def load(self, weights: Weights) -> None:
-        mine = {name.removeprefix("actor/"): array for name, array in weights.items() if name.startswith("actor/")}
+        own = {name.removeprefix("actor/"): array for name, array in weights.items() if name.startswith("actor/")}
         if self._kind == "gaussian" and not self._description["state_dependent_std"]:
-            del mine["log_std"]
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in mine.items()}
+            del own["log_std"]
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in own.items()}
         for tensor in tensors.values():
             if tensor.is_floating_point():
                 self._module.to(tensor.dtype)
@@ -70,11 +71,11 @@ class ModulePolicy:
         if self._kind == "deterministic":
             return out.clip(-1.0, 1.0).numpy(), carry, {}
         if mask is not None:
-            out = out.clone()  # the module may have handed out a tensor of its own
-            forbid(out, self._backend.wrap(mask))
+            out = out.clone()  # the module may have returned a tensor that it keeps
+            mask_out(out, self._backend.wrap(mask))
         action, extras = self._head(out, rng)
-        if self._kind in _CHOOSING and np.isnan(action).any():
-            raise _no_choice(out.numpy(), action)
+        if self._kind in _DISCRETE_HEADS and np.isnan(action).any():
+            raise _no_valid_action(out.numpy(), action)
         return action, carry, extras
 
     def _sampled(self, x: torch.Tensor, rng: np.random.Generator | None) -> torch.Tensor:
@@ -84,17 +85,16 @@ class ModulePolicy:
         return action
 
 
-def _no_choice(out: Array, action: Array) -> OffbeatError:
-    """Why a module's output (N, ...) left no action to choose. action (N, A): NaN where it did."""
+def _no_valid_action(out: Array, action: Array) -> OffbeatError:
+    """The error for a module's output (N, ...) without a valid action. action (N, A): NaN where there is none."""
     row = int(np.argwhere(np.isnan(action))[0, 0])
     if not np.isnan(out[row]).any():
         return OffbeatError(
-            f"your module gave -inf for every action of observation {row}: {out[row].tolist()}; a mask must leave at "
-            "least one action that can be taken"
+            f"your module returned -inf for every action of observation {row}: {out[row].tolist()}; it must leave at "
+            "least one action: correct its mask"
         )
     return OffbeatError(
-        f"your module gave {out[row].tolist()} for observation {row}, but what actions are chosen by must be numbers, "
-        "or -inf for an action that cannot be taken. If it masks actions, do so with masked_fill(forbidden, "
-        "-torch.inf), because 0 * inf is NaN; if it does not, its weights have diverged: lower the learning rates, or "
-        "set max_grad_norm"
+        f"your module returned {out[row].tolist()} for observation {row}, but each value must be a number, or -inf for "
+        "a forbidden action. If it masks actions, use masked_fill(forbidden, -torch.inf), because 0 * inf is NaN; "
+        "otherwise its weights have diverged: lower the learning rates, or set max_grad_norm"
     )

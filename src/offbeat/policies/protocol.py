@@ -1,4 +1,4 @@
-"""What acts."""
+"""The policy protocol: weights and observations in, actions out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from offbeat.types import Array, Weights
 
 
 class Policy(Protocol):
-    """Acts for N environments at once, in NumPy arrays whatever computes it.
+    """Selects actions for N environments at once; takes and returns NumPy arrays, whatever backend computes them.
 
-    `carry` is the per-environment memory (leading axis N; empty (N, 0) for most policies); the collector sets the rows
-    of environments whose episode ended back to `initial_carry`. `extras` holds what an algorithm stores per step.
+    carry: the memory of each environment (leading axis N; empty (N, 0) for most policies). The collector resets the
+    rows of environments whose episode ended to `initial_carry`. extras: values that an algorithm stores per step.
     """
 
     def load(self, weights: Weights) -> None: ...
@@ -23,9 +23,9 @@ class Policy(Protocol):
     def act(
         self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
-        """obs (N, O) float32 -> action (N, A) float32, carry, extras. rng None acts deterministically.
+        """obs (N, O) float32 -> action (N, A) float32, carry, extras. Deterministic if rng is None.
 
-        step: environment steps so far, over all environments, by which exploration may decay. mask (N, K) bool: the
-        actions that are allowed; no other is taken.
+        step: environment steps so far, over all environments, for the decay of exploration. mask (N, K) bool: the
+        allowed actions, or None for all.
         """
         ...

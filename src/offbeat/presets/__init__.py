@@ -1,8 +1,8 @@
-"""Presets: settings from the literature, by algorithm and environment, below a config file and above the defaults.
+"""Presets: settings from the literature by algorithm and environment. They win over the defaults, and a file over them.
 
 One YAML file per algorithm maps the exact id of an environment to settings by their flat names, and `source`: whose
-figures they are, and which are ours. A config remembers the name of its preset; `resume` and a run's own config.yaml
-hold every setting and ask for none.
+values they are, and which are ours. A config holds the name of its preset. `resume` and a run's own config.yaml hold
+every setting and use no preset.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from offbeat import settings
+from offbeat import flat, settings
 from offbeat.algorithms.configs import Config, IdleSetting, Run
-from offbeat.coercion import Spell, shown
+from offbeat.coercion import Spell, shown, text_of
 from offbeat.errors import UsageError
 from offbeat.yamltext import parse_yaml
 
 AUTO = "auto"
 SOURCE = "source"
 OF_THE_ENVIRONMENT = {"env_kwargs"}
-"""Settings that describe the environment of a preset: another environment that borrows the preset goes without."""
+"""Settings that describe the environment of a preset; they are left out if another environment uses the preset."""
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def presets_of(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def sources_of(algorithm: str) -> Mapping[str, str]:
-    """Environment id to where the preset's figures come from, and which settings are ours."""
+    """Environment id to the source of the preset's values, and which settings are ours."""
     return {name: entry[SOURCE] for name, entry in _entries(algorithm).items()}
 
 
@@ -55,7 +55,7 @@ def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         raise UsageError(
-            f"{spell('preset')}={shown(name)} is no preset of {algorithm}: use {', '.join(('auto', 'none', *known))}"
+            f"{spell('preset')}={shown(name)} is not a preset of {algorithm}: use {', '.join(('auto', 'none', *known))}"
             + (f"; did you mean {close[0]}?" if close else "")
         )
     preset = {key: value for key, value in known[name].items() if name == env or key not in OF_THE_ENVIRONMENT}
@@ -63,7 +63,7 @@ def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[
 
 
 def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> Config:
-    """As `settings.assemble`: later layers win, below them all lies the preset that they ask for, then the defaults."""
+    """As `settings.assemble`, over the preset that the layers select. Later layers win over earlier ones."""
     given = {key: value for layer in layers for key, value in layer.items()}
     name, preset = pick(algorithm, given, spell)
     short = _for_short_runs(algorithm, preset, preset | given)
@@ -73,16 +73,16 @@ def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> 
         except IdleSetting as idle:
             if idle.name in given or idle.name not in preset:
                 raise
-            del preset[idle.name]  # what is given leaves it without effect
+            del preset[idle.name]  # it has no effect together with what is given
 
 
 SHARE_BEFORE_LEARNING = 4
-"""Random and warm-up steps that nobody has asked for are at most one part in so many of a run."""
+"""Random and warm-up steps that the user did not set are at most a run's steps divided by this."""
 
 
 def _for_short_runs(algorithm: str, preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
     """Fewer random and warm-up steps than the preset or the defaults have, where these would be most of a short run."""
-    most = max(1, given.get("total_steps", Run().total_steps) // SHARE_BEFORE_LEARNING)
+    most = max(1, given.get("total_steps", Run().length.total_steps) // SHARE_BEFORE_LEARNING)
     usual = {each.name: preset.get(each.name, each.default) for each in settings.run_settings(algorithm)}
     names = [name for name in ("random_steps", "warmup_steps") if usual.get(name, 0) > most]
     learned = {"random_steps": 0} if given.get("init_from") is not None and "random_steps" in usual else {}
@@ -90,24 +90,24 @@ def _for_short_runs(algorithm: str, preset: Mapping[str, Any], given: Mapping[st
 
 
 def short_run(config: Config) -> str | None:
-    """What a short run has less of than the preset or the defaults say; None where it is long enough."""
+    """Which steps a short run has fewer of than the preset or the defaults; None if it is long enough."""
     values = settings.flat_values(config.run)
-    preset = pick(config.algorithm, values)[1] if config.run.preset in presets_of(config.algorithm) else {}
+    preset = pick(config.algorithm, values)[1] if config.run.start.preset in presets_of(config.algorithm) else {}
     short = _for_short_runs(config.algorithm, preset, values)
     fewer = [name for name, steps in short.items() if values[name] == steps > 0]
     if not fewer:
         return None
-    usual = {name: preset.get(name, getattr(Run(), name)) for name in fewer}
-    return f"short run: {_listing({name: values[name] for name in fewer})} (otherwise {_listing(usual)})"
+    usual = {name: preset.get(name, flat.value(Run(), name)) for name in fewer}
+    return f"short run: {_listing({name: values[name] for name in fewer})} (normally {_listing(usual)})"
 
 
 def kept(config: Config) -> dict[str, Any]:
-    """What a config has of its preset and would not have without it."""
-    if config.run.preset not in presets_of(config.algorithm):
+    """The settings that a config has from its preset, and would not have by default."""
+    if config.run.start.preset not in presets_of(config.algorithm):
         return {}
-    values = settings.flat_values(config.run) | settings.flat_values(config.learner)
-    without = settings.build(config.algorithm, {})
-    defaults = settings.flat_values(without.run) | settings.flat_values(without.learner)
+    values = settings.all_values(config)
+    without = settings.make_config(config.algorithm, {})
+    defaults = settings.all_values(without)
     preset = pick(config.algorithm, values)[1]
     return {
         key: value
@@ -117,13 +117,15 @@ def kept(config: Config) -> dict[str, Any]:
 
 
 def sentence(config: Config) -> str | None:
-    """Which preset a config was made with and what it changes; None where it changes nothing, or is gone."""
+    """The name of a config's preset and what it sets; None if it sets nothing or no longer exists."""
     held = kept(config)
-    return f"preset: {config.algorithm} on {config.run.preset} ({_listing(held)}); flags override" if held else None
+    return (
+        f"preset: {config.algorithm} on {config.run.start.preset} ({_listing(held)}); flags override" if held else None
+    )
 
 
 def _listing(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {settings.text_of(value)}" for key, value in values.items())
+    return ", ".join(f"{key} {text_of(value)}" for key, value in values.items())
 
 
 def markdown() -> str:
@@ -131,29 +133,34 @@ def markdown() -> str:
     lines = [
         "# Presets",
         "",
-        "Made from the files in `src/offbeat/presets` by `python -m offbeat.presets --markdown`; do not edit by hand.",
+        "Generated from the files in `src/offbeat/presets` by `python -m offbeat.presets --markdown`; do not edit",
+        "by hand.",
         "",
-        "Settings from the literature, for an algorithm on an environment. `offbeat train td3 --env HalfCheetah-v5`",
-        'and `offbeat.train("td3", "HalfCheetah-v5")` take the one for that exact id by themselves, and the first',
-        "lines of the run say which one it is and what it sets.",
+        "A preset is a set of settings from the literature for one algorithm on one environment.",
+        '`offbeat train td3 --env HalfCheetah-v5` and `offbeat.train("td3", "HalfCheetah-v5")` use the preset of that',
+        "exact id. The first lines of the run print its name and what it sets.",
         "",
-        "- Flags and Python arguments win over a `--config` file, the file over the preset, the preset over the",
-        "  [defaults](settings.md). `offbeat train td3 --env HalfCheetah-v5 --help` shows the preset's values.",
-        "- Of `env_kwargs` each key counts for itself: `--env LunarLander-v3 --env-kwargs gravity=-5` keeps the",
-        "  preset's `continuous=true`. `--env-kwargs none` goes without any.",
-        "- Random and warm-up steps of a preset, or of the defaults, are at most a quarter of `total_steps`; a short",
-        "  run says so in its first lines. Those that you set are as you set them.",
-        "- `--preset none` goes without. `--preset HalfCheetah-v5` takes the preset of another environment, for",
-        "  example for a factory (`--env my_package:make`) or another version of it; `env_kwargs` are left out then.",
-        "- The `config.yaml` of a run names the preset and holds every setting, so that it repeats the run whatever",
-        "  the presets say by then. `resume` asks for none, and an `offbeat.Agent` in a loop of your own has none.",
+        "- Flags and Python arguments win over a `--config` file, the file over the preset, and the preset over the",
+        "  [defaults](settings.md). `offbeat train td3 --env HalfCheetah-v5 --help` shows the values of the preset.",
+        "- For `env_kwargs` this holds for each key: `--env LunarLander-v3 --env-kwargs gravity=-5` keeps the preset's",
+        "  `continuous=true`. `--env-kwargs none` removes all keys.",
+        "- `--preset none` uses no preset. `--preset HalfCheetah-v5` uses the preset of another environment, for",
+        "  example for a factory (`--env my_package:make`) or another version. Its `env_kwargs` are then left out.",
+        "- The random and warm-up steps of a preset, or of the defaults, are limited to a quarter of `total_steps`. A",
+        "  short run prints this in its first lines. Values that you set are not limited.",
+        "- The `config.yaml` of a run names the preset and holds every setting, so it repeats the run even if a preset",
+        "  changes later. `resume` reads no preset, and neither does an `offbeat.Agent` in your own loop.",
         "",
-        "Where an environment has no preset, the defaults are a good start. The last column says whose figures a",
-        "preset has and which settings are ours; `tests/preset_sources.yaml` has the sources' own values, and a test",
-        "compares. They are converted where units differ: our value loss is half the squared error (so",
-        "`value_coefficient` is twice RL Baselines3 Zoo's), `initial_log_std` is for actions in [-1, 1] and not in the",
-        "environment's units, and intervals count updates. Which presets have been trained here, and what came of it,",
-        "is in [results.md](results.md); the others are a start and not a promise.",
+        "Where an environment has no preset, the defaults are a good start. The last column names the source of the",
+        "values, and the settings that are our own choice. `tests/preset_sources.yaml` holds the values of the",
+        "sources, and a test compares them. Values are converted where units differ:",
+        "",
+        "- Our value loss is half the squared error, so `value_coefficient` is twice that of RL Baselines3 Zoo.",
+        "- `initial_log_std` is for actions in [-1, 1], not in the units of the environment.",
+        "- Intervals count updates.",
+        "",
+        "[results.md](results.md) lists the presets that were trained here, with their results. The others are",
+        "untested.",
     ]
     files = sorted(each.name for each in resources.files(__name__).iterdir() if each.name.endswith(".yaml"))
     for algorithm in (name.removesuffix(".yaml") for name in files):

@@ -1,4 +1,4 @@
-"""Which row follows which: found from the rows themselves, by whoever needs it."""
+"""Successor links between the rows of a shard, computed from the rows themselves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from offbeat.types import Array
 class Links:
     """The successor of each row of a shard: the sequence of the next step of the same environment and episode, or -1.
 
-    A row's successor is always written later, so it lives at least as long as the row. Kept by the reader, and only by
-    one that asks (n-step returns do): the writer and everybody else pay nothing for it.
+    A successor is always written after its row, so it stays in the ring at least as long. Only readers that need links
+    (n-step returns) compute them; the writer and other readers have no cost.
     """
 
     def __init__(self, shard: Shard) -> None:
         missing = [name for name in ("env", "episode", "step") if name not in shard.schema.names]
         if missing:
-            raise ValueError(f"the rows have no field {missing[0]!r}, but they are linked by env, episode and step")
+            raise ValueError(f"the rows have no field {missing[0]!r}; n-step links need env, episode and step")
         self._shard = shard
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.successor: Array = np.full(self._shard.capacity, -1, np.int64)
         self._last = np.full(64, -1, np.int64)  # the newest sequence seen of each environment
         self._seen, self._restores = 0, self._shard.restores
@@ -31,7 +31,7 @@ class Links:
         """Links the rows that were committed since the last call; returns one past the newest."""
         shard = self._shard
         if shard.restores != self._restores:
-            self._forget()
+            self._reset()
         start, stop = max(self._seen, shard.oldest), shard.committed
         if start < stop:
             self._link(np.arange(start, stop))
@@ -42,7 +42,7 @@ class Links:
         shard, places = self._shard, sequence % self._shard.capacity
         env, episode, step = (shard.column(name)[places].astype(np.int64) for name in ("env", "episode", "step"))
         self.successor[places] = -1
-        # Bring each environment's rows together, in their order; the first of each may follow a row seen earlier.
+        # Group the rows by environment, in order; the first row of each group may follow a row of an earlier call.
         order = np.argsort(env, kind="stable")
         env, episode, step, sequence = env[order], episode[order], step[order], sequence[order]
         same = env[1:] == env[:-1]

@@ -1,4 +1,4 @@
-"""n-step returns: the fold itself, and the rows that it folds."""
+"""n-step returns: the sum over n steps, and the chains of rows that it is computed from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def n_step(reward: Array, terminated: Array, truncated: Array, gamma: float) -> 
     counted = np.ones((steps, batch), bool)
     counted[1:] = ~np.logical_or.accumulate(ended[:-1], axis=0)
     powers = gamma ** np.arange(steps + 1)
-    # Steps after the end are not multiplied by 0 but left out: whatever stands there, NaN included, has no say.
+    # `where` instead of multiplication by 0: a NaN reward after the end must not reach the sum.
     total = (powers[:steps, None] * np.where(counted, reward, 0.0)).sum(axis=0)
     last = counted.sum(axis=0) - 1
     alive = 1.0 - terminated[last, np.arange(batch)]
@@ -29,9 +29,9 @@ def n_step(reward: Array, terminated: Array, truncated: Array, gamma: float) -> 
 def follow(successor: Array, rows: Array, steps: int, committed: int) -> tuple[Array, Array]:
     """The chains that start at `rows` (B,) and follow their successors: sequences (steps, B) and cut (steps, B).
 
-    successor (capacity,): as `Links` has it.
-    `cut` marks where a chain has no further whole row (its episode ended, or the write head is reached): the sum must
-    stop there as truncation stops it. Past the cut the chain repeats its last row.
+    successor (capacity,): from `Links`.
+    `cut` marks where a chain has no further complete row (its episode ended, or it reached the write head). The sum
+    must stop there, as at a truncation. After the cut, the chain repeats its last row.
     """
     chain = np.empty((steps, len(rows)), np.int64)
     cut = np.zeros((steps, len(rows)), bool)

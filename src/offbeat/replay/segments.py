@@ -1,8 +1,8 @@
-"""Append-only files that follow a shard, so that saving costs what is new and not what is stored.
+"""Append-only files of a shard's rows, so that a save writes only new rows.
 
 A segment is a file of chunk records. A checkpoint lists the segments that cover its ring, each with a length and the
-hash of that many bytes. A file may have grown since, which does not concern the checkpoint: bytes past the listed
-length count for nothing. What a kept checkpoint lists is never overwritten or cut, so it stays loadable.
+hash of that many bytes. A file may grow later; the checkpoint ignores bytes past the listed length. Bytes that a kept
+checkpoint lists are never overwritten or truncated, so it stays loadable.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from offbeat import durable
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import encode, records, required
-from offbeat.replay.shard import NotHeld, Shard
+from offbeat.replay.chunkfile import decode, encode, required
+from offbeat.replay.shard import RowsUnavailable, Shard
 from offbeat.types import Chunk
 
 SHARD_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,62}[a-z0-9_])?")
@@ -42,8 +42,8 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A shard as a checkpoint holds it: the rows [oldest, committed), in segments that follow each other."""
+class SavedShard:
+    """A shard in a checkpoint: the rows [oldest, committed), in consecutive segments."""
 
     worker: int
     boot: int
@@ -55,8 +55,8 @@ class Listing:
         return asdict(self) | {"segments": [asdict(segment) for segment in self.segments]}
 
     @classmethod
-    def from_json(cls, value: Any, where: str) -> Listing:
-        """Checks everything that does not need the files themselves."""
+    def from_json(cls, value: Any, where: str) -> SavedShard:
+        """Parses and checks everything that can be checked without the segment files."""
         worker, boot, oldest, committed = (
             required(value, key, int, where) for key in ("worker", "boot", "oldest", "committed")
         )
@@ -65,62 +65,62 @@ class Listing:
             name, sha256 = required(entry, "name", str, where), required(entry, "sha256", str, where)
             length, first, last = (required(entry, key, int, where) for key in ("length", "first", "last"))
             if not SEGMENT_NAME.fullmatch(name):
-                raise CheckpointError(f"{where} names a segment {name!r:.80}, which is not a segment's name")
+                raise CheckpointError(f"{where} lists a segment {name!r:.80}, which is not a valid segment name")
             if not _HASH.fullmatch(sha256):
-                raise CheckpointError(f"{where} has sha256={sha256!r:.80}, which is not a hash")
+                raise CheckpointError(f"{where} has sha256={sha256!r:.80}, which is not a SHA-256 hash")
             segments.append(Segment(name, length, sha256, first, last))
         if len({segment.name for segment in segments}) < len(segments):
             raise CheckpointError(f"{where} lists a segment twice")
         if oldest > committed or (oldest == committed) != (committed == 0):
-            raise CheckpointError(f"{where} has oldest={oldest} and committed={committed}, which is no ring's state")
+            raise CheckpointError(f"{where} has oldest={oldest} and committed={committed}, which no ring can have")
         return cls(worker, boot, oldest, committed, tuple(segments))
 
 
-class Segments:
-    """The segments of one shard, in `directory`: appends what is new, lists what is live.
+class SegmentFiles:
+    """The segment files of one shard: appends new rows, and lists the segments that still cover the ring.
 
-    directory: shared with other shards; files are told apart by `name`. A segment is closed at `segment_bytes`.
+    directory: other shards use it too; file names start with `name`. A segment of `segment_bytes` is closed.
     """
 
     def __init__(self, directory: Path, name: str = "shard", *, segment_bytes: int = SEGMENT_BYTES) -> None:
         if not SHARD_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot name a shard's files; use small letters, digits, - and _")
+            raise ValueError(f"{name!r} is not a valid shard name; use lower-case letters, digits, - and _")
         if segment_bytes < 1:
-            raise ValueError(f"segment_bytes={segment_bytes} holds nothing; it must be at least 1")
+            raise ValueError(f"segment_bytes={segment_bytes} is out of range: it must be at least 1")
         self._directory, self._name, self._segment_bytes = directory, name, segment_bytes
         self._live: list[Segment] = []
-        self._running = hashlib.sha256()  # over the last live segment, as far as it is written
-        self._open = False  # whether the last live segment may still grow
+        self._running = hashlib.sha256()  # of the last live segment's bytes so far
+        self._open = False  # whether the last live segment may grow
         self._saved = 0
 
-    def append(self, shard: Shard, committed: int | None = None) -> Listing:
-        """Writes the rows that came since the last call and are still in the ring; returns what is live now.
+    def append(self, shard: Shard, committed: int | None = None) -> SavedShard:
+        """Writes the rows that are new since the last call and still in the ring; returns the shard as saved.
 
-        committed: as if the shard ended before this row. Its writer may go on meanwhile: rows that it writes over are
-        not in the listing.
+        committed: save as if the shard ended before this row. The writer may continue during the save; rows that it
+        overwrites are not in the result.
         """
         committed = shard.committed if committed is None else committed
         if committed < self._saved:
-            raise ValueError(f"the shard ends at row {committed}, before the {self._saved} rows that were saved of it")
+            raise ValueError(f"the shard ends at row {committed}, but {self._saved} of its rows were already saved")
         while self._saved < committed:
             self._saved = max(self._saved, shard.oldest)
             self._extend(shard, committed)
         oldest = shard.oldest
         self._live = [segment for segment in self._live if segment.last >= oldest]
-        return Listing(shard.worker, shard.boot, oldest, committed, tuple(self._live))
+        return SavedShard(shard.worker, shard.boot, oldest, committed, tuple(self._live))
 
-    def resume(self, listing: Listing, shard: Shard) -> None:
-        """Fills the shard with the rows that the listing names, and goes on appending after them."""
-        if (shard.worker, shard.boot) != (listing.worker, listing.boot):
+    def resume(self, saved: SavedShard, shard: Shard) -> None:
+        """Fills the shard with the saved rows; later calls of `append` continue after them."""
+        if (shard.worker, shard.boot) != (saved.worker, saved.boot):
             raise CheckpointError(
-                f"the rows of {self._name!r} are from worker {listing.worker}, boot {listing.boot}; the shard is for "
-                f"worker {shard.worker}, boot {shard.boot}: make it with the checkpoint's numbers"
+                f"the rows of {self._name!r} are from worker {saved.worker}, boot {saved.boot}; the shard is for "
+                f"worker {shard.worker}, boot {shard.boot}: create the shard with the checkpoint's numbers"
             )
         try:
-            shard.restore(_fitting(rows(self._directory, listing), shard))
-        except ValueError as error:  # whole files whose rows make no sense
-            raise CheckpointError(f"the rows in {self._directory} cannot be replayed: {error}") from error
-        self._live, self._saved, self._open = list(listing.segments), listing.committed, False
+            shard.restore(_checked(read_rows(self._directory, saved), shard))
+        except ValueError as error:  # intact files with rows that do not form a shard
+            raise CheckpointError(f"the rows in {self._directory} cannot be restored: {error}") from error
+        self._live, self._saved, self._open = list(saved.segments), saved.committed, False
         if self._live:
             last = self._live[-1]
             self._running = hashlib.sha256(durable.read_file(self._directory / last.name, last.length))
@@ -139,7 +139,7 @@ class Segments:
             stop = min(start + step, committed)
             try:
                 pieces.append(encode(shard.read(start, stop), shard.schema))
-            except NotHeld:  # the writer came round: what is saved before them is not in the ring any more either
+            except RowsUnavailable:  # overwritten during the save, as are all rows before them
                 self._saved = shard.oldest
                 return
             running.update(pieces[-1])
@@ -157,70 +157,70 @@ class Segments:
         self._running, self._saved, self._open = running, start, length < self._segment_bytes
 
     def _current(self) -> tuple[Segment, Any]:
-        """The segment to write to and a copy of its running hash: the open one if its file ends where it should."""
+        """The segment to append to and a copy of its running hash: the open one if its file has the expected length."""
         if self._open and durable.size(self._directory / self._live[-1].name) == self._live[-1].length:
             return self._live[-1], self._running.copy()
-        names = [*durable.listing(self._directory), *(segment.name for segment in self._live)]
-        found = (SEGMENT_NAME.fullmatch(name) for name in names)
-        taken = [int(match["number"]) for match in found if match and match["shard"] == self._name]
+        names = [*durable.list_names(self._directory), *(segment.name for segment in self._live)]
+        matches = (SEGMENT_NAME.fullmatch(name) for name in names)
+        taken = [int(match["number"]) for match in matches if match and match["shard"] == self._name]
         name = f"{self._name}-{max(taken, default=0) + 1:06d}.chunks"
         return Segment(name, 0, "", 0, 0), hashlib.sha256()
 
     def _abandon(self, segment: Segment) -> None:
-        """After a failed write: no byte after it can be trusted, so the file is closed and its tail given back."""
+        """Closes a segment after a failed write, and removes the bytes past its listed length."""
         self._open = False
-        with contextlib.suppress(OSError):  # the failure itself is what the caller hears of; a tail does no harm
+        with contextlib.suppress(OSError):  # the caller raises the write's own error; extra bytes are ignored anyway
             if segment.length:
                 durable.truncate(self._directory / segment.name, segment.length)
             else:
                 durable.remove_file(self._directory / segment.name)
 
 
-def rows(directory: Path, listing: Listing) -> Iterator[Chunk]:
-    """The rows [oldest, committed) in order; each segment's length and hash are checked before its rows are used."""
-    reached = listing.oldest
-    for segment in listing.segments:
+def read_rows(directory: Path, saved: SavedShard) -> Iterator[Chunk]:
+    """Yields the rows [oldest, committed) in order; checks each segment's length and hash before its rows are used."""
+    reached = saved.oldest
+    for segment in saved.segments:
         where = str(directory / segment.name)
-        if durable.leads_out(directory / segment.name, directory.parent):
-            raise CheckpointError(f"{where} is a link that leads out of the run")
-        found = durable.size(directory / segment.name)
-        if found is None or found < segment.length:
-            state = "is missing" if found is None else f"has {found} bytes"
-            raise CheckpointError(f"{where} {state}, where the checkpoint lists {segment.length} bytes")
+        if durable.is_outside(directory / segment.name, directory.parent):
+            raise CheckpointError(f"{where} is a link to a file outside of the run")
+        size = durable.size(directory / segment.name)
+        if size is None or size < segment.length:
+            state = "is missing" if size is None else f"has {size} bytes"
+            raise CheckpointError(f"{where} {state}, but the checkpoint lists {segment.length} bytes")
         data = durable.read_file(directory / segment.name, segment.length)
         if hashlib.sha256(data).hexdigest() != segment.sha256:
             raise CheckpointError(f"{where} does not match its hash: its bytes were changed")
-        for chunk in records(data, where):
-            if (chunk.worker, chunk.boot) != (listing.worker, listing.boot):
-                raise CheckpointError(
-                    f"{where} holds rows of worker {chunk.worker}, boot {chunk.boot}: another shard's"
-                )
-            stop = min(chunk.sequence + len(chunk), listing.committed)
+        for chunk in decode(data, where):
+            if (chunk.worker, chunk.boot) != (saved.worker, saved.boot):
+                raise CheckpointError(f"{where} holds rows of another shard (worker {chunk.worker}, boot {chunk.boot})")
+            stop = min(chunk.sequence + len(chunk), saved.committed)
             if chunk.sequence > reached:
                 raise CheckpointError(f"{where} starts at row {chunk.sequence}; rows from {reached} are missing")
             if stop > reached:
-                yield _part(chunk, reached, stop)
+                yield _slice(chunk, reached, stop)
                 reached = stop
-    if reached != listing.committed:
+    if reached != saved.committed:
         raise CheckpointError(
-            f"the segments in {directory} end at row {reached}; rows up to {listing.committed} are missing"
+            f"the segments in {directory} end at row {reached}; rows up to {saved.committed} are missing"
         )
 
 
-def _part(chunk: Chunk, start: int, stop: int) -> Chunk:
+def _slice(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """The rows with sequences [start, stop) of a chunk."""
     low, high = start - chunk.sequence, stop - chunk.sequence
     columns = {name: column[low:high] for name, column in chunk.columns.items()}
     return Chunk(columns, worker=chunk.worker, boot=chunk.boot, sequence=start)
 
 
-def _fitting(chunks: Iterator[Chunk], shard: Shard) -> Iterator[Chunk]:
+def _checked(chunks: Iterator[Chunk], shard: Shard) -> Iterator[Chunk]:
+    """The chunks, after checking that their fields are those of the shard."""
     expected = {field.name: (field.shape, field.dtype) for field in shard.schema}
     for chunk in chunks:
-        found = {name: (column.shape[1:], column.dtype.name) for name, column in chunk.columns.items()}
-        for name in expected.keys() | found.keys():
-            if expected.get(name) != found.get(name):
+        actual = {name: (column.shape[1:], column.dtype.name) for name, column in chunk.columns.items()}
+        for name in expected.keys() | actual.keys():
+            if expected.get(name) != actual.get(name):
                 raise CheckpointError(
-                    f"the checkpoint's rows have {name!r} as {found.get(name)}, this run's as {expected.get(name)} "
+                    f"the checkpoint's rows have {name!r} as {actual.get(name)}, this run's as {expected.get(name)} "
                     "(shape, dtype); resume with the environment and settings that made the checkpoint"
                 )
         yield chunk

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import shutil
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from threadpoolctl import ThreadpoolController
-
 from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.registry import Algorithm, find, find_recorded, key_of
 from offbeat.deploy import LoadedPolicy
 from offbeat.descriptors import occupy_standard
 from offbeat.errors import RunInterrupted, UsageError
+from offbeat.learn.backends import learner_threads
 from offbeat.observe.console import Console
 from offbeat.references import name_of
 from offbeat.run import tuning
-from offbeat.run.build import Parts, build
+from offbeat.run.build import Parts, prepare
 from offbeat.run.changes import changed, check_env_kept
 from offbeat.run.checkpoint import Checkpoints
+from offbeat.run.compatibility import check_compatible
 from offbeat.run.directory import RunDirectory
-from offbeat.run.environments import Environments, called
-from offbeat.run.evaluate import Evaluation
-from offbeat.run.file_errors import in_words
-from offbeat.run.init_from import start_from
-from offbeat.run.policy import load_policy
+from offbeat.run.environments import Environments, display_name
+from offbeat.run.evaluation import Evaluation
+from offbeat.run.file_errors import explain_os_errors
+from offbeat.run.init_from import initialise_from
+from offbeat.run.load_policy import load_policy
 from offbeat.run.runner import Runner
-from offbeat.run.same import check_same
 from offbeat.run.stop import Stop
 from offbeat.run.versions import versions
 
@@ -56,7 +55,12 @@ class RunResult:
 
 
 def train(
-    algorithm: str, env: Any, *, eval_env: Any = None, callbacks: Iterable[object] | None = None, **settings: Any
+    algorithm: str | Algorithm,
+    env: Any,
+    *,
+    eval_env: Any = None,
+    callbacks: Iterable[object] | None = None,
+    **settings: Any,
 ) -> RunResult:
     """Trains `algorithm` on `env`: a Gymnasium id, module:factory, a factory, or a vector environment.
 
@@ -64,9 +68,10 @@ def train(
     evaluate, by default another environment like `env`. callbacks: objects with methods of `offbeat.Callback`.
     Ctrl-C and SIGTERM save the run and then raise `offbeat.RunInterrupted`, a KeyboardInterrupt that has the result.
     """
-    name = env if isinstance(env, str) else (name_of(env) if callable(env) else None) or f"<{called(env)}>"
-    given = settings_module.read(settings_module.train_settings(algorithm), {**settings, "env": name})
-    config = presets.assemble(algorithm, given)
+    name = env if isinstance(env, str) else (name_of(env) if callable(env) else None) or f"<{display_name(env)}>"
+    key = key_of(algorithm)
+    given = settings_module.read(settings_module.train_settings(key), {**settings, "env": name})
+    config = presets.assemble(key, given)
     return train_config(config, env=env, eval_env=eval_env, callbacks=callbacks)
 
 
@@ -76,13 +81,13 @@ def train_config(
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     occupy_standard()
     config = tuning.settled(config)
-    with in_words(), _threads(config.run.threads):
-        parts = build(Environments(config, env, eval_env), callbacks)
+    with explain_os_errors(), learner_threads(config.run.compute.threads):
+        parts = prepare(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             try:
                 told = [presets.sentence(config), presets.short_run(config)]
-                if config.run.init_from is not None:
-                    source, taken = start_from(parts.agent, config.run.init_from)
+                if config.run.start.init_from is not None:
+                    source, taken = initialise_from(parts.training, config.run.start.init_from)
                     config = settings_module.with_changes(config, init_from=source)  # the checkpoint of this moment
                     told.append(taken)
                 directory = RunDirectory.create(config, versions())
@@ -90,7 +95,7 @@ def train_config(
                 parts.close()
                 raise
             try:
-                with in_words(directory.path):
+                with explain_os_errors(directory.path):
                     directory.lock()
                     return _train(parts, directory, None, stop, [each for each in told if each is not None])
             except BaseException:
@@ -108,6 +113,7 @@ def resume(
     env: Any = None,
     eval_env: Any = None,
     callbacks: Iterable[object] | None = None,
+    algorithm: Algorithm | None = None,
     **changes: Any,
 ) -> RunResult:
     """Goes on with a run from a checkpoint. changes: settings that are to be others from now on, by name.
@@ -115,11 +121,13 @@ def resume(
     total_steps and total_updates are totals, not additions. A setting that cannot change is refused with the reason.
     `quiet` is not remembered. callbacks: as for `train`; those that the run began with are not kept. Ctrl-C is as for
     `train`. env, eval_env, and callables among the changes (actor, reward_shaping, ...) replace what a file could not
-    hold.
+    hold. algorithm: the record, if the run was trained with an `Algorithm` object of your own.
     """
+    if algorithm is not None:
+        find(algorithm)  # from now on it is known by its name
     occupy_standard()
     directory = RunDirectory.open(path)
-    with in_words(directory.path):
+    with explain_os_errors(directory.path):
         return _resume(directory, checkpoint, env, eval_env, callbacks, changes)
 
 
@@ -135,15 +143,18 @@ def _resume(
     try:
         snapshot = Checkpoints(directory.path).load(checkpoint)
         notes, done = snapshot.notes, snapshot.values["progress"]
+        find_recorded(notes["algorithm"])
         config, told = changed(notes["algorithm"], notes["config"], changes)
         if env is not None:
-            check_env_kept(env, config.run.env)
-            config = settings_module.with_changes(config, env=env if isinstance(env, str) else config.run.env)
+            check_env_kept(env, config.run.environment.env)
+            config = settings_module.with_changes(
+                config, env=env if isinstance(env, str) else config.run.environment.env
+            )
         _check_totals(config.run, done, changes, directory.path)
         config = tuning.settled(config)
-        with _threads(config.run.threads):
-            parts = build(Environments(config, env, eval_env), callbacks)
-            check_same(notes, config.algorithm, parts.agent.spec)
+        with learner_threads(config.run.compute.threads):
+            parts = prepare(Environments(config, env, eval_env), callbacks)
+            check_compatible(notes, config.algorithm, parts.training.spec)
             with Stop() as stop:
                 return _train(parts, directory, checkpoint, stop, [*told, *_finished_already(config.run, done)])
     finally:
@@ -152,21 +163,27 @@ def _resume(
 
 def _check_totals(run: Run, done: Mapping[str, int], changes: Mapping[str, Any], path: str | Path) -> None:
     for key, total, count in (
-        ("steps", run.total_steps, done["step"]),
-        ("updates", run.total_updates, done["updates"]),
+        ("steps", run.length.total_steps, done["step"]),
+        ("updates", run.length.total_updates, done["updates"]),
     ):
         if f"total_{key}" in changes and total is not None and total < count:
             raise UsageError(
                 f"total_{key}={total} is a total, and {path} has made {count} {key} already; give a larger one"
             )
-    if run.total_updates is not None and "total_steps" in changes and done["updates"] >= run.total_updates:
-        raise UsageError(f"{path} ended at total_updates={run.total_updates}, which still holds: give a larger one too")
+    if (
+        run.length.total_updates is not None
+        and "total_steps" in changes
+        and done["updates"] >= run.length.total_updates
+    ):
+        raise UsageError(
+            f"{path} ended at total_updates={run.length.total_updates}, which still holds: give a larger one too"
+        )
 
 
 def _finished_already(run: Run, done: Mapping[str, int]) -> list[str]:
     """What a run that has reached its end says when it is resumed."""
-    by_updates = run.total_updates is not None and done["updates"] >= run.total_updates
-    if not by_updates and done["step"] < run.total_steps:
+    by_updates = run.length.total_updates is not None and done["updates"] >= run.length.total_updates
+    if not by_updates and done["step"] < run.length.total_steps:
         return []
     key, count = ("updates", done["updates"]) if by_updates else ("steps", done["step"])
     return [
@@ -177,15 +194,17 @@ def _finished_already(run: Run, done: Mapping[str, int]) -> list[str]:
 
 def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop, told: Sequence[str]) -> RunResult:
     """Trains in a directory that this process has locked, from its checkpoint if one is named. told: first lines."""
-    config, run = parts.agent.config, parts.agent.config.run
+    config, run = parts.training.config, parts.training.config.run
     with (
-        Console(directory.path, parts.agent.source.whole(run.total_steps), run.total_updates, run.quiet) as console,
+        Console(
+            directory.path, parts.training.pace.end(run.length.total_steps), run.length.total_updates, run.output.quiet
+        ) as console,
         closing(parts.runner(directory, console, stop)) as runner,
     ):
         console.start([*_introduction(config, parts, directory), *told])
         if checkpoint is not None:
             runner.resume(checkpoint)  # what does not fit is refused here, and leaves the run as it was
-            directory.record(config, versions())
+            directory.write_config(config, versions())
         for remark in parts.remarks:
             runner.records.note(remark)
         try:
@@ -205,13 +224,13 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
 
 def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list[str]:
     run, count = config.run, parts.collector.num_envs
-    steps, whole = f"{run.total_steps:,} steps", parts.agent.source.whole(run.total_steps)
-    if whole != run.total_steps:
+    steps, whole = f"{run.length.total_steps:,} steps", parts.training.pace.end(run.length.total_steps)
+    if whole != run.length.total_steps:
         steps += f" ({whole:,}, to finish the last rollout)"
-    acting = parts.agent.acts_in(-(-count // max(1, run.collectors)))
+    acting = parts.training.acts_in(-(-count // max(1, run.collection.collectors)))
     return [
-        f"{config.algorithm} on {run.env}: {count} environment{'s' * (count > 1)}, {steps}, "
-        f"seed {run.seed}, {parts.agent.learner.device}",
+        f"{config.algorithm} on {run.environment.env}: {count} environment{'s' * (count > 1)}, {steps}, "
+        f"seed {run.start.seed}, {parts.training.learner.backend.device}",
         tuning.sentence(config, acting),
         f"files: {directory.path}",
     ]
@@ -231,23 +250,13 @@ def _conclusion(result: RunResult, runner: Runner) -> list[str]:
             + ("" if last.success_rate is None else f", success {last.success_rate:.2f}")
             + f" over {last.episodes} episodes"
         )
-    if runner.processes is not None:
+    report = runner.collector.report()
+    if report.waits:
         lines.append(
-            f"waits: learner {runner.processes.waited:.0f} s, collectors {runner.processes.collectors_waited:.0f} s"
-            + (f"; collectors replaced: {runner.processes.restarts}" if runner.processes.restarts else "")
+            "waits: "
+            + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.waits.items())
+            + (f"; collectors replaced: {report.restarts}" if report.restarts else "")
         )
     if result.status == "stopped":
         lines.append(f"go on with: offbeat resume {result.path}")
     return lines
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Torch's threads for the time of a run. NumPy has one: its idle ones would spin on cores that torch's need."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,61 +3,50 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from offbeat import presets
-from offbeat.algorithms.configs import APPO, PPO, Config
-from offbeat.collect.inline import Inline, Shaping
-from offbeat.collect.process import Job
-from offbeat.collect.processes import Place, Processes
-from offbeat.collect.rollouts import QueuePlace, RolloutProcesses, make_queue_places
-from offbeat.collect.shards import ShardPlace, ShardProcesses, make_places
-from offbeat.envs.remarks import remarks
+from offbeat.algorithms.configs import Config
+from offbeat.collect.collector import Collector
+from offbeat.collect.context import CollectorContext, Recording
+from offbeat.collect.factories import in_process, processes
+from offbeat.envs import Vector
+from offbeat.envs.environment_notes import environment_notes
 from offbeat.errors import UsageError
 from offbeat.memory import Memory
 from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
 from offbeat.references import resolve
-from offbeat.replay.shard import Shard
 from offbeat.run import evaluator_process
-from offbeat.run.agent import Agent
-from offbeat.run.callbacks import Callbacks, gather
+from offbeat.run.callbacks import Callbacks, combine
+from offbeat.run.compatibility import spaces_of
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments
-from offbeat.run.evaluate import MOST_ENVIRONMENTS
-from offbeat.run.evaluators import InlineEvaluator, ProcessEvaluator
+from offbeat.run.evaluation import MAX_EVALUATION_ENVS
+from offbeat.run.evaluators import Evaluator, InlineEvaluator, ProcessEvaluator
+from offbeat.run.experience import collects_elsewhere
 from offbeat.run.runner import Runner
-from offbeat.run.same import spaces_of
-from offbeat.run.sources import FromRollouts, check_ring, check_rollouts, rollout_schema
+from offbeat.run.training import Training
 from offbeat.run.tuning import ahead
 from offbeat.trace import NO_TRACE, Tracer
-from offbeat.types import EnvSpec, Schema
-from offbeat.weights.shared import Layout
-
-
-class Recording:
-    """Where processes write their trace, once the run has a directory; None where it has none."""
-
-    def __init__(self) -> None:
-        self.trace: tuple[Path, bool] | None = None
+from offbeat.types import EnvSpec
+from offbeat.weights.shared import WeightsLayout
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a runner drives.
 
-    time_limit: of an evaluation episode, where there is one that we know of. remarks: on the training environments.
+    time_limit: of an evaluation episode, where one is known. remarks: on the training environments.
     """
 
-    agent: Agent
-    collector: Inline | Processes
-    evaluator: InlineEvaluator | ProcessEvaluator
+    training: Training
+    collector: Collector
+    evaluator: Evaluator
     callbacks: Callbacks | None
     time_limit: int | None
     recording: Recording
@@ -69,185 +58,138 @@ class Parts:
         self.evaluator.close()
 
     def runner(self, directory: RunDirectory, console: Console, stop: Callable[[], bool]) -> Runner:
-        """The runner in a directory, of which the parts hear only now."""
-        run, trace = self.agent.config.run, NO_TRACE
-        if run.trace:
+        """The runner in a directory, which the parts get to know only now."""
+        run, trace = self.training.config.run, NO_TRACE
+        if run.output.trace:
             path = directory.path / "trace.json"
             Tracer.begin(path)
-            trace = self.agent.trace = Tracer(path, "learner", cpu=run.trace_cpu)
-            self.agent.learner.trace_halves(trace)
-            self.recording.trace = path, run.trace_cpu
-        runner = Runner(self.agent, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
+            trace = self.training.trace = Tracer(path, "learner", cpu=run.output.trace_cpu)
+            self.training.learner.backend.trace_parts(trace)
+            self.recording.trace = path, run.output.trace_cpu
+        runner = Runner(self.training, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
         runner.unlimited = self.time_limit is None
-        if isinstance(self.collector, Inline):
-            self.collector.trace, self.collector.note = trace, runner.records.note
-        else:
-            self.collector.note = runner.records.note
-        if isinstance(self.evaluator, InlineEvaluator):
-            self.evaluator.stop = stop
-        else:
-            self.evaluator.note = runner.records.note
         return runner
 
 
-def build(environments: Environments, callbacks: Iterable[object] | None) -> Parts:
-    """Everything that a run needs: whatever does not fit is refused here."""
+def prepare(environments: Environments, callbacks: Iterable[object] | None) -> Parts:
+    """Everything that a run needs; what does not fit is refused here."""
     run = environments.config.run
-    check_loggers(run.logger)
-    told = gather(callbacks, run.stop_return)
-    shaping = None if run.reward_shaping is None else resolve(run.reward_shaping, "reward_shaping")
-    return _beside(environments, told, shaping) if run.collectors else _in_one(environments, told, shaping)
+    check_loggers(run.output.logger)
+    gathered = combine(callbacks, run.evaluation.stop_return)
+    return (_with_collector if collects_elsewhere(run) else _in_one_process)(environments, gathered)
 
 
-def _in_one(environments: Environments, callbacks: Callbacks | None, shaping: Shaping | None) -> Parts:
-    """Collection and evaluation in this process."""
+def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> Parts:
     config, run = environments.config, environments.config.run
     vector = environments.training()
-    agent = _agent(config, vector.spec, num_envs=vector.num_envs)
-    evaluation = environments.evaluation(run.eval_episodes, run.seed)
+    training = _training(config, vector.spec, vector.num_envs)
+    evaluation = environments.evaluation(run.evaluation.eval_episodes, run.start.seed)
     _check_same_spaces(vector.spec, evaluation.spec)
-    if any(own is other for own in vector.owned for other in evaluation.owned):
+    if any(own is other for own in vector.unwrapped_envs for other in evaluation.unwrapped_envs):
         raise UsageError(
             f"training and evaluation got the same {vector.spec.name} object, and evaluation would reset it in the "
             "middle of training's episodes: make the environment inside the factory, or pass another one as eval_env"
         )
-    collector = Inline(
-        vector,
-        agent.policy(vector.num_envs),
-        agent.schema,
-        agent.streams.acting,
-        random_steps=agent.source.random_steps,
-        reward_shaping=shaping,
-        total_steps=run.total_steps,
-    )
-    evaluator = InlineEvaluator(evaluation, lambda: agent.policy(evaluation.num_envs), run.eval_episodes)
-    return Parts(
-        agent, collector, evaluator, callbacks, evaluation.spec.max_episode_steps, Recording(), tuple(remarks(vector))
-    )
-
-
-def _beside(environments: Environments, callbacks: Callbacks | None, shaping: Shaping | None) -> Parts:
-    """Collectors and evaluation in processes of their own."""
-    config, run = environments.config, environments.config.run
-    spec, evaluation, noticed = environments.looked_at()
-    _check_same_spaces(spec, evaluation)
     recording = Recording()
-    places = _places(config, spec)
-    try:
-        agent = _agent(config, spec, [place.shard for place in places if isinstance(place, ShardPlace)])
-        for place in places:
-            _check_travels(environments.part(place.first_env, place.num_envs), agent.policy_factory(1), shaping)
-    except BaseException:
-        for place in places:
-            place.close()
-        raise
+    collector = in_process(_context(training, lambda first, count: lambda: vector, vector.num_envs, recording))
+    evaluator = InlineEvaluator(evaluation, lambda: training.policy(evaluation.num_envs), run.evaluation.eval_episodes)
+    limit, noticed = evaluation.spec.max_episode_steps, tuple(environment_notes(vector))
+    return Parts(training, collector, evaluator, callbacks, limit, recording, noticed)
 
-    def collect(place: Place, weights: Memory, layout: Layout) -> Job:
-        return Job(
-            worker=place.worker,
-            make_vector=environments.part(place.first_env, place.num_envs),
-            make_policy=agent.policy_factory(place.num_envs, first_env=place.first_env, total_envs=run.num_envs),
-            schema=agent.schema,
-            first_env=place.first_env,
-            num_envs=place.num_envs,
-            plan=place.plan,
-            store=place.store,
-            control=place.control_memory,
-            weights=weights,
-            layout=layout,
-            generator=_generator(agent, place),
-            state=place.state,
-            random_steps=agent.source.random_steps,
-            reward_shaping=shaping,
-            total_steps=run.total_steps,
-            trace=recording.trace,
-            infos=callbacks is not None and callbacks.see("on_chunk"),
-        )
 
-    def evaluate(weights: Memory, control: Memory, layout: Layout) -> evaluator_process.Job:
-        num_envs = min(run.eval_episodes, MOST_ENVIRONMENTS)
+def _with_collector(environments: Environments, callbacks: Callbacks | None) -> Parts:
+    """Collectors in processes, or one of the user's own; evaluation in a process of its own."""
+    config, run = environments.config, environments.config.run
+    spec, evaluation, noticed = environments.probe_specs()
+    _check_same_spaces(spec, evaluation)
+    training, recording = _training(config, spec, run.environment.num_envs), Recording()
+
+    def evaluate(weights: Memory, control: Memory, layout: WeightsLayout) -> evaluator_process.Job:
+        num_envs = min(run.evaluation.eval_episodes, MAX_EVALUATION_ENVS)
         return evaluator_process.Job(
-            environments.evaluation_maker(run.eval_episodes, run.seed),
-            agent.policy_factory(num_envs),
-            run.eval_episodes,
+            environments.evaluation_maker(run.evaluation.eval_episodes, run.start.seed),
+            training.policy_factory(num_envs),
+            run.evaluation.eval_episodes,
             weights,
             control,
             layout,
             recording.trace,
         )
 
-    collector = _processes(agent, places, collect)
-    evaluator = ProcessEvaluator(evaluate, run.max_crashes, run.hang_seconds)
-    return Parts(agent, collector, evaluator, callbacks, evaluation.max_episode_steps, recording, tuple(noticed))
+    wants_infos = callbacks is not None and callbacks.handles("on_chunk")
+    own = run.collection.collector
+    make = processes if own == "processes" else resolve(own, "collector")
+    context = _context(training, environments.collector_maker, run.environment.num_envs, recording, wants_infos)
+    collector: Collector = make(context)
+    evaluator = ProcessEvaluator(evaluate, run.collection.max_crashes, run.collection.hang_seconds)
+    return Parts(training, collector, evaluator, callbacks, evaluation.max_episode_steps, recording, tuple(noticed))
 
 
-def _processes(
-    agent: Agent, places: Sequence[Place], collect: Callable[[Place, Memory, Layout], Job]
-) -> Processes[Any]:
-    """Whoever keeps the collectors in these places alive and hears of what they write."""
-    run, source = agent.config.run, agent.source
-    care: dict[str, Any] = {"hang_seconds": run.hang_seconds, "most_deaths": run.max_crashes}
-    if isinstance(source, FromRollouts):
-        queues = [place for place in places if isinstance(place, QueuePlace)]
-        asks: dict[str, Any] = {"wants": source.wants, "oldest": source.oldest, "hold": source.hold}
-        return RolloutProcesses(queues, collect, synchronous=not isinstance(agent.config.learner, APPO), **asks, **care)
-    shards = [place for place in places if isinstance(place, ShardPlace)]
+def _context(
+    training: Training,
+    make_vector: Callable[[int, int], Callable[[], Vector]],
+    num_envs: int,
+    recording: Recording,
+    wants_infos: bool = False,
+) -> CollectorContext:
+    run = training.config.run
     slack, collect_ahead = ahead(run)
-    return ShardProcesses(shards, collect, collect_ahead=collect_ahead, synchronous=slack == 0, **care)
+
+    def make_policy(first_env: int, count: int) -> Callable[[], Any]:
+        return training.policy_factory(count, first_env=first_env, total_envs=num_envs)
+
+    return CollectorContext(
+        num_envs=num_envs,
+        make_vector=make_vector,
+        make_policy=make_policy,
+        experience=training.experience,
+        rng=training.streams.acting,
+        generator=lambda worker, boot: _generator(training, worker, boot),
+        random_steps=training.random_steps,
+        reward_shaping=_shaping(training.config),
+        total_steps=run.length.total_steps,
+        wants_infos=wants_infos,
+        recording=recording,
+        collectors=run.collection.collectors,
+        slack=slack,
+        collect_ahead=collect_ahead,
+        synchronous=training.pace.synchronous,
+        hang_seconds=run.collection.hang_seconds,
+        max_crashes=run.collection.max_crashes,
+    )
 
 
-def _places(config: Config, spec: EnvSpec) -> Sequence[Place]:
-    """Shared memory for what collectors write: shards of replay, or queues of rollouts."""
-    run, own = config.run, config.learner
-    if not isinstance(own, PPO):
-        schema = Schema.transitions(spec)
-        check_ring(schema, run.capacity, run.total_steps)
-        return make_places(schema, run.num_envs, run.collectors, run.capacity)
-    slots, when_full = (own.queue, own.when_full) if isinstance(own, APPO) else (1, "block")
-    if when_full == "drop-oldest":
-        slots += 1  # what is being filled has a slot of its own, or it would take the only one from what waits
-    check_rollouts(rollout_schema(spec), own, run.num_envs, slots)
-    return make_queue_places(rollout_schema(spec), run.num_envs, run.collectors, own.rollout_steps, slots, when_full)
+def _shaping(config: Config) -> Any:
+    shaping = config.run.environment.reward_shaping
+    return None if shaping is None else resolve(shaping, "reward_shaping")
 
 
-def _check_travels(*parts: Any) -> None:
-    """Refuses what cannot be sent to another process."""
-    for part in parts:
-        try:
-            cloudpickle.dumps(part)
-        except Exception as error:
-            raise UsageError(
-                f"{part} cannot be sent to a collector process: {type(error).__name__}: {error}; make what it holds "
-                "(files, locks, connections) inside the factory, or use collectors=0"
-            ) from error
+def _generator(training: Training, worker: int, boot: int) -> dict[str, Any]:
+    """The state of a worker's own stream, a new one for each process.
 
-
-def _generator(agent: Agent, place: Place) -> dict[str, Any]:
-    """The state of a collector's own stream: where it stood, or a new one for each process.
-
-    The first collector's first is that of a run in one process.
+    The first worker's first one continues the stream of a run in one process.
     """
-    if place.state is not None:
-        state: dict[str, Any] = place.state[1]["generator"]
-        return state
-    if place.worker == place.child.boots == place.began == agent.steps == 0:
-        return dict(agent.streams.acting.bit_generator.state)
-    entropy = [agent.config.run.seed, zlib.crc32(b"acting"), place.worker, place.child.boots, place.began, agent.steps]
+    shard = training.shards.get(str(worker))
+    stored = 0 if shard is None else shard.committed
+    if worker == boot == stored == training.steps == 0:
+        return dict(training.streams.acting.bit_generator.state)
+    entropy = [training.config.run.start.seed, zlib.crc32(b"acting"), worker, boot, stored, training.steps]
     return dict(np.random.PCG64(np.random.SeedSequence(entropy)).state)
 
 
-def _agent(config: Config, spec: EnvSpec, shards: Sequence[Shard] = (), num_envs: int | None = None) -> Agent:
-    agent, run = Agent.from_config(config, spec, shards, num_envs), config.run
-    if agent.learner.planned_updates == 0:
-        why, held = agent.source.why_none(), presets.kept(config)
-        named = any(f"{name}=" in why for name in held)
-        raise UsageError(f"total_steps={run.total_steps} {why}" + f"; {presets.sentence(config)}" * named)
-    return agent
+def _training(config: Config, spec: EnvSpec, num_envs: int) -> Training:
+    training, run = Training(config, spec, num_envs=num_envs), config.run
+    training.experience.plan(0, num_envs, num_envs)  # raises where memory cannot hold it
+    if not training.pace.planned(run.length.total_steps):
+        why, settled = training.pace.why_none(), presets.kept(config)
+        named = any(f"{name}=" in why for name in settled)
+        raise UsageError(f"total_steps={run.length.total_steps} {why}" + f"; {presets.sentence(config)}" * named)
+    return training
 
 
-def _check_same_spaces(mine: EnvSpec, theirs: EnvSpec) -> None:
-    if spaces_of(mine) != spaces_of(theirs):
+def _check_same_spaces(training: EnvSpec, evaluation: EnvSpec) -> None:
+    if spaces_of(training) != spaces_of(evaluation):
         raise UsageError(
-            f"the evaluation environment {theirs.name} does not have the observation and action spaces of {mine.name}: "
-            "pass an eval_env with the same spaces"
+            f"the evaluation environment {evaluation.name} does not have the observation and action spaces of "
+            f"{training.name}: pass an eval_env with the same spaces"
         )

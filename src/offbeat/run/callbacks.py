@@ -1,9 +1,9 @@
-"""Callbacks: your code at four moments of a run, each of which may end it.
+"""Callbacks: user code that a run calls at four points, and that can end the run.
 
-A callback is any object with at least one of the methods of `Callback`; the others are optional, and a further `on_...`
-is taken for a misspelt one. A method that returns a true value ends the run as if it had reached its total; text is the
-reason that summary.json and the console give. `event.run` is there to log a number, to ask for a checkpoint and to
-change a learning rate. Checkpoints hold nothing of callbacks: what one of yours remembers is yours to keep.
+A callback is any object with at least one of the methods of `Callback`. Any other public method named `on_...` is an
+error, because it is probably misspelt. A method that returns a true value ends the run as if it had reached its total;
+if the value is a string, summary.json and the console show it as the reason. With `event.run`, a callback can log a
+number, request a checkpoint and change a learning rate. Checkpoints do not store the state of callbacks.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from offbeat.errors import CallbackFault, UsageError
 
 if TYPE_CHECKING:
     from offbeat.run.agent import Agent
-    from offbeat.run.evaluate import Evaluation
+    from offbeat.run.evaluation import Evaluation
     from offbeat.types import Chunk
 
 
-class Hooks:
-    """What a callback may ask of the run that calls it: `event.run`."""
+class RunHandle:
+    """`event.run`: lets a callback log numbers, request a checkpoint and change learning rates."""
 
     def __init__(self, agent: Agent) -> None:
-        self._agent, self.wants_checkpoint = agent, False
+        self._agent, self.checkpoint_requested = agent, False
 
     def log(self, name: str, value: Any) -> None:
-        """A number of your own: as `Agent.log`. It is in the next line of metrics.jsonl and in every logger."""
+        """Logs a number in the next line of metrics.jsonl and to every logger, as `Agent.log` does."""
         self._agent.log(name, value)
 
     def save_checkpoint(self) -> None:
-        """A checkpoint as soon as the updates that are due are made, before the next step of an environment."""
-        self.wants_checkpoint = True
+        """Requests a checkpoint, which the run writes after the due updates and before the next environment step."""
+        self.checkpoint_requested = True
 
     def set_learning_rate(self, rate: float, group: str | None = None) -> None:
-        """As `Agent.set_learning_rate`."""
+        """Changes the learning rate, as `Agent.set_learning_rate` does."""
         self._agent.set_learning_rate(rate, group)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Where the run stands. path: its directory; step, updates: environment steps and updates made so far.
+    """What every event has. path: the run's directory. step, updates: environment steps and updates so far.
 
-    run: to log a number, ask for a checkpoint, or change a learning rate.
+    run: logs a number, requests a checkpoint, or changes a learning rate.
     """
 
     path: Path
     step: int
     updates: int
-    run: Hooks
+    run: RunHandle
 
 
 @dataclass(frozen=True)
 class ChunkEvent(Event):
-    """New experience is in replay; with collectors=0, no update has seen it yet.
+    """New experience is in replay; with collectors=0, no update has used it yet.
 
-    Copy what you keep of the chunk's arrays: with collectors they are replay's own, which are written over in time.
-    `chunk.finished` are the episodes that ended in it, each with its `success` and final `info`; of an info from a
-    collector there is what `offbeat.envs.infos.portable` leaves.
+    Copy the chunk's arrays if you keep them: with collectors >= 1 they are views of replay, which is overwritten later.
+    `chunk.finished` are the episodes that ended in the chunk, each with its `success` and final `info`. With
+    collectors >= 1, `info` has only the entries that `offbeat.envs.infos.portable` keeps.
     """
 
     method: ClassVar[str] = "on_chunk"
@@ -69,9 +69,9 @@ class ChunkEvent(Event):
 
 @dataclass(frozen=True)
 class UpdateEvent(Event):
-    """`count` updates have just been made: at most 16 at once, or a turn with a rollout.
+    """`count` updates have just been made: at most 16 at a time, or all updates on one rollout.
 
-    Metrics are not among this: on an accelerator, reading them would wait for it. They are in metrics.jsonl.
+    The event has no metrics, because reading them would wait for the accelerator. They are in metrics.jsonl.
     """
 
     method: ClassVar[str] = "on_update"
@@ -81,7 +81,7 @@ class UpdateEvent(Event):
 
 @dataclass(frozen=True)
 class EvaluationEvent(Event):
-    """An evaluation has been made and logged; if it was the best, the best checkpoint is written."""
+    """An evaluation is finished and logged. If it was the best so far, the best checkpoint is already written."""
 
     method: ClassVar[str] = "on_evaluation"
     evaluation: Evaluation
@@ -89,9 +89,10 @@ class EvaluationEvent(Event):
 
 @dataclass(frozen=True)
 class CheckpointEvent(Event):
-    """A checkpoint is on disk and verified, and the policy in `policy/` is of the same moment.
+    """A checkpoint is on disk and verified, and `policy/` holds the policy of the same step.
 
-    checkpoint: its directory. The first one comes before the first step, the last one after the final evaluation.
+    checkpoint: its directory. A run writes the first checkpoint before the first step and the last one after the final
+    evaluation.
     """
 
     method: ClassVar[str] = "on_checkpoint"
@@ -99,19 +100,19 @@ class CheckpointEvent(Event):
 
 
 class Callback(Protocol):
-    """What a callback may have. Inheriting from this is possible and never needed."""
+    """The methods that a callback can have. A callback need not inherit from this class."""
 
     def on_chunk(self, event: ChunkEvent) -> Any:
-        """After each poll of the collector."""
+        """Called after each poll of the collector."""
 
     def on_update(self, event: UpdateEvent) -> Any:
-        """After each handful of updates."""
+        """Called after each group of updates."""
 
     def on_evaluation(self, event: EvaluationEvent) -> Any:
-        """After each evaluation, the final one included."""
+        """Called after each evaluation, including the final one."""
 
     def on_checkpoint(self, event: CheckpointEvent) -> Any:
-        """After each checkpoint, the final one included."""
+        """Called after each checkpoint, including the final one."""
 
 
 METHODS = tuple(event.method for event in (ChunkEvent, UpdateEvent, EvaluationEvent, CheckpointEvent))
@@ -119,7 +120,7 @@ METHODS = tuple(event.method for event in (ChunkEvent, UpdateEvent, EvaluationEv
 
 @dataclass(frozen=True)
 class ReturnReached:
-    """Ends a run whose evaluation reaches a mean return: the setting `stop_return`."""
+    """Ends a run when an evaluation reaches a mean return. The setting `stop_return` adds this callback."""
 
     threshold: float
 
@@ -131,7 +132,7 @@ class ReturnReached:
 
 
 class Callbacks:
-    """Several callbacks as one, called in their order. A list with something that is no callback is refused."""
+    """A list of callbacks, called in order. Raises UsageError for an object that is not a callback."""
 
     def __init__(self, callbacks: Iterable[object]) -> None:
         self._methods: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {method: [] for method in METHODS}
@@ -139,55 +140,54 @@ class Callbacks:
             _check(callback, f"callbacks[{position}]")
             for method in METHODS:
                 if hasattr(callback, method):
-                    self._methods[method].append((f"{_called(callback)}.{method}", getattr(callback, method)))
+                    self._methods[method].append((f"{_class_name(callback)}.{method}", getattr(callback, method)))
 
-    def see(self, method: str) -> bool:
-        """Whether a callback has this method."""
+    def handles(self, method: str) -> bool:
+        """Whether any callback has this method."""
         return bool(self._methods[method])
 
-    def tell(self, event: ChunkEvent | UpdateEvent | EvaluationEvent | CheckpointEvent) -> str | None:
-        """Calls every callback; returns the reason of the first that wants the run to end."""
+    def call(self, event: ChunkEvent | UpdateEvent | EvaluationEvent | CheckpointEvent) -> str | None:
+        """Calls every callback that handles the event; returns the first reason to end the run, or None."""
         reason = None
         for name, method in self._methods[event.method]:
             try:
-                answer = method(event)
-                wanted = bool(answer)
+                result = method(event)
+                stops = bool(result)
             except Exception as error:
                 raise CallbackFault(
                     f"the callback {name} raised {type(error).__name__} at step {event.step}: {error}; the traceback "
-                    f"is in {event.path / 'log.txt'}, and the last checkpoint is good: mend the callback and go on "
-                    f"with `offbeat resume {event.path}`, from Python with callbacks="
+                    f"is in {event.path / 'log.txt'}. The last checkpoint is intact: fix the callback and resume with "
+                    f"`offbeat resume {event.path}`, or from Python with callbacks="
                 ) from error
-            if wanted and reason is None:
-                reason = answer if isinstance(answer, str) else f"{name} asked for it"
+            if stops and reason is None:
+                reason = result if isinstance(result, str) else f"{name} requested it"
         return reason
 
 
-def gather(callbacks: Iterable[object] | None, stop_return: float | None) -> Callbacks | None:
-    """The user's callbacks and those that settings stand for; None where there are none, so that a loop can ask."""
+def combine(callbacks: Iterable[object] | None, stop_return: float | None) -> Callbacks | None:
+    """The user's callbacks and the one of `stop_return`; None if there are none."""
     if callbacks is not None and not isinstance(callbacks, Iterable):
-        raise UsageError(f"callbacks is a {_called(callbacks)}, but it must be a list: use callbacks=[...]")
-    own = [] if stop_return is None else [ReturnReached(stop_return)]
-    everyone = [*(callbacks or ()), *own]
-    return Callbacks(everyone) if everyone else None
+        raise UsageError(f"callbacks is a {_class_name(callbacks)}, but it must be a list: use callbacks=[...]")
+    from_settings = [] if stop_return is None else [ReturnReached(stop_return)]
+    combined = [*(callbacks or ()), *from_settings]
+    return Callbacks(combined) if combined else None
 
 
 def _check(callback: object, where: str) -> None:
     if isinstance(callback, type):
-        raise UsageError(f"{where} is the class {_called(callback)}, not an object; use {_called(callback)}()")
+        raise UsageError(f"{where} is the class {_class_name(callback)}, not an object; use {_class_name(callback)}()")
     for name in (each for each in dir(callback) if each.startswith("on_") and each not in METHODS):
         if callable(getattr(callback, name)):
             close = difflib.get_close_matches(name, METHODS, n=1)
             raise UsageError(
-                f"{where} ({_called(callback)}) has a method {name}, which no run calls: "
-                + (f"did you mean {close[0]}?" if close else f"name it otherwise, or one of {', '.join(METHODS)}")
+                f"{where} ({_class_name(callback)}) has a method {name}, which no run calls: "
+                + (f"did you mean {close[0]}?" if close else f"rename it; the methods are {', '.join(METHODS)}")
             )
     if not any(hasattr(callback, method) for method in METHODS):
         raise UsageError(
-            f"{where} ({_called(callback)}) has none of the methods of a callback; give it at least one of "
-            f"{', '.join(METHODS)}"
+            f"{where} ({_class_name(callback)}) has no callback method; give it at least one of {', '.join(METHODS)}"
         )
 
 
-def _called(callback: object) -> str:
+def _class_name(callback: object) -> str:
     return callback.__qualname__ if isinstance(callback, type) else type(callback).__qualname__

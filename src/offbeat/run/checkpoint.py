@@ -1,7 +1,7 @@
-"""Checkpoints of a run: a crash at any moment leaves the old one or the new one, and what is read is not trusted.
+"""Checkpoints of a run: saving is atomic, and loading checks every byte before use.
 
 checkpoints/<folder>/   arrays.safetensors, state.json, manifest.json (sizes and hashes; written last)
-checkpoints/latest      the name of the newest checkpoint's folder; `best` likewise
+checkpoints/latest      the name of the newest checkpoint's folder; checkpoints/best: that of the best one
 replay/                 segments of rows, shared by the checkpoints that list them
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import little
-from offbeat.replay.segments import SEGMENT_BYTES, SEGMENT_NAME, SHARD_NAME, Listing, Segments, rows
+from offbeat.replay.chunkfile import little_endian
+from offbeat.replay.segments import SEGMENT_BYTES, SEGMENT_NAME, SHARD_NAME, SavedShard, SegmentFiles, read_rows
 from offbeat.replay.shard import Shard
 from offbeat.run.manifest import ARRAYS, STATE, Manifest, decode_manifest, encode_manifest
 from offbeat.run.snapshot import (
@@ -32,7 +32,7 @@ from offbeat.run.snapshot import (
 )
 
 _FOLDER = re.compile(r"(?P<kind>step|best)-(?P<step>[0-9]{12,18})(-(?P<repeat>[0-9]{1,6}))?")
-_ASIDE = ".aside-"
+_TEMPORARY = ".aside-"
 _MANIFEST = "manifest.json"
 _LONGEST_POINTER = 100
 _LARGEST_MANIFEST = 64 << 20
@@ -41,124 +41,126 @@ _LARGEST_MANIFEST = 64 << 20
 class Checkpoints:
     """The checkpoints of the run in the directory `root`.
 
-    Kept are the best and the `keep` newest of this run's line, or the whole line for None; what a run that went back no
-    longer has made goes with its next save. `segment_bytes` is the size at which a segment of replay is closed; it
-    changes the files, never the content.
+    It keeps the best checkpoint and the `keep` newest of this run's lineage, or the whole lineage for None. When a run
+    resumes from an older checkpoint, the next save removes the later ones. A segment of replay is closed at
+    `segment_bytes`, which changes the files but not the content.
     """
 
     def __init__(self, root: Path, *, keep: int | None = 2, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.root = Path(root)
-        self._folders, self._replay = self.root / "checkpoints", self.root / "replay"
+        self._directory, self._replay = self.root / "checkpoints", self.root / "replay"
         self._keep, self._segment_bytes = keep, segment_bytes
-        self._segments: dict[str, Segments] = {}
-        self._line: list[str] | None = None  # of folders up to the one that this object saved last, or went on from
+        self._segments: dict[str, SegmentFiles] = {}
+        # Folders up to the one that was saved last, or that the run resumed from.
+        self._lineage: list[str] | None = None
 
     def save(
         self, snapshot: Snapshot, shards: Mapping[str, Shard], step: int, ends: Mapping[str, int] | None = None
     ) -> str:
-        """Saves the snapshot and the shards' rows, of which only new ones are written; returns the folder's name.
+        """Saves the snapshot and the shards, of which it writes only new rows; returns the folder's name.
 
-        ends: as if each shard ended before this row, where its writer has gone on since the snapshot.
+        ends: by shard, the row before which to stop, if its writer has continued since the snapshot.
         """
         for name in shards:
             if not SHARD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot name a shard; use small letters, digits, - and _")
-        with self._saving(f"the checkpoint at step {step} could not be saved in {self.root}"):
+                raise ValueError(f"{name!r} is not a valid shard name; use lower-case letters, digits, - and _")
+        with self._explain_save_errors(f"the checkpoint at step {step} could not be saved in {self.root}"):
             self._prepare()
-            line = self._line if self._line is not None else self._up_to(self._pointed("latest"))
-            replay = {name: self._follow(name).append(shard, (ends or {}).get(name)) for name, shard in shards.items()}
+            lineage = self._lineage if self._lineage is not None else self._lineage_of(self._resolve_or_none("latest"))
+            ends = ends or {}
+            replay = {name: self._segment_files(name).append(shard, ends.get(name)) for name, shard in shards.items()}
             folder = self._commit("step", step, snapshot, replay)
-            durable.write_file(self._folders / "latest", f"{folder}\n".encode())
-        self._line = [*line, folder] if self._keep is None else [*line, folder][-self._keep :]
+            durable.write_file(self._directory / "latest", f"{folder}\n".encode())
+        self._lineage = [*lineage, folder] if self._keep is None else [*lineage, folder][-self._keep :]
         self._segments = {name: self._segments[name] for name in shards}
-        with self._saving(f"{self._folders / folder} is saved, but older files could not be removed"):
-            self._remove_folders("step", set(self._line))
-            self._remove_segments(set(self._line))
+        with self._explain_save_errors(f"{self._directory / folder} is saved, but older files could not be removed"):
+            self._remove_folders("step", set(self._lineage))
+            self._remove_segments(set(self._lineage))
         return folder
 
-    def _up_to(self, folder: str | None) -> list[str]:
-        """The folders of steps in their order, up to this one."""
+    def _lineage_of(self, folder: str | None) -> list[str]:
+        """The step folders up to this one, in order; [] if it does not exist."""
         steps = [name for name in self.names() if name.startswith("step-")]
         return steps[: steps.index(folder) + 1] if folder in steps else []
 
     def save_best(self, snapshot: Snapshot, step: int) -> str:
         """Saves the snapshot as the best so far, without replay; returns the folder's name."""
-        with self._saving(f"the best checkpoint, of step {step}, could not be saved in {self.root}"):
+        with self._explain_save_errors(f"the best checkpoint, of step {step}, could not be saved in {self.root}"):
             self._prepare()
             folder = self._commit("best", step, snapshot, None)
-            durable.write_file(self._folders / "best", f"{folder}\n".encode())
-        with self._saving(f"{self._folders / folder} is saved, but older files could not be removed"):
+            durable.write_file(self._directory / "best", f"{folder}\n".encode())
+        with self._explain_save_errors(f"{self._directory / folder} is saved, but older files could not be removed"):
             self._remove_folders("best", {folder})
         return folder
 
-    def forget_best_after(self, step: int) -> bool:
-        """Removes a best checkpoint of a later step, which a run that goes back to `step` no longer has made."""
+    def remove_best_after(self, step: int) -> bool:
+        """Removes the best checkpoint if it is later than `step`, where the run resumes; returns whether it did."""
         with contextlib.suppress(CheckpointError):
             match = _FOLDER.fullmatch(self._resolve("best"))
             if match is None or int(match["step"]) <= step:
                 return False
-            with self._saving("forgetting the best checkpoint"):
-                durable.remove_file(self._folders / "best")
+            with self._explain_save_errors("the outdated best checkpoint could not be removed"):
+                durable.remove_file(self._directory / "best")
                 self._remove_folders("best", set())
             return True
         return False
 
     def load(self, which: str = "latest") -> Snapshot:
-        """The snapshot of `latest`, `best` or a folder by its name, after checking every file of it but replay."""
-        with self._explained(which):
+        """Loads the snapshot of `latest`, `best` or a folder name; checks all of its files except replay."""
+        with self._with_remedy(which):
             folder = self._resolve(which)
             return self._snapshot(folder, self._manifest(folder))
 
-    def name_of(self, which: str = "latest") -> str:
-        """The name of the folder that `latest` or `best` points to; a folder's own name stays."""
-        with self._explained(which):
+    def folder_name(self, which: str = "latest") -> str:
+        """The folder that `latest` or `best` points to; a folder name is returned unchanged."""
+        with self._with_remedy(which):
             return self._resolve(which)
 
     def load_replay(self, which: str, shards: Mapping[str, Shard]) -> None:
-        """Fills the shards with the checkpoint's rows, and makes later saves go on from this checkpoint.
+        """Fills the shards with the checkpoint's rows; later saves continue from this checkpoint.
 
-        A shard may have another capacity than it had: a smaller one keeps the newest rows.
+        A shard's capacity may differ from the saved one; a smaller shard keeps the newest rows.
         """
-        with self._explained(which):
+        with self._with_remedy(which):
             folder = self._resolve(which)
             replay = self._manifest(folder).replay
             if replay is None:
                 raise CheckpointError(
-                    f"{self._folders / folder} holds no replay; resume from `latest` or a step folder"
+                    f"{self._directory / folder} holds no replay; resume from `latest` or from a step folder"
                 )
             if replay.keys() != shards.keys():
                 raise CheckpointError(
-                    f"{self._folders / folder} holds the shards {sorted(replay)}, this run has {sorted(shards)}; "
+                    f"{self._directory / folder} holds the shards {sorted(replay)}, this run has {sorted(shards)}; "
                     "resume with the collectors that made the checkpoint"
                 )
             self._segments = {}
-            for name, listing in replay.items():
-                self._follow(name).resume(listing, shards[name])
-            self._line = self._up_to(folder)
+            for name, saved in replay.items():
+                self._segment_files(name).resume(saved, shards[name])
+            self._lineage = self._lineage_of(folder)
 
     def names(self) -> list[str]:
-        """The folders that are there, intact or not, in the order of their steps, best ones last."""
-        found = [match for match in map(_FOLDER.fullmatch, durable.listing(self._folders)) if match]
-        found.sort(key=lambda match: (match["kind"] != "step", int(match["step"]), int(match["repeat"] or 1)))
-        return [match.string for match in found]
+        """The existing folders, intact or not, in the order of their steps; best ones last."""
+        folders = [match for match in map(_FOLDER.fullmatch, durable.list_names(self._directory)) if match]
+        folders.sort(key=lambda match: (match["kind"] != "step", int(match["step"]), int(match["repeat"] or 1)))
+        return [match.string for match in folders]
 
     def verify(self, which: str = "latest") -> None:
-        """Reads everything that the checkpoint names, replay included; CheckpointError says what is wrong."""
-        with self._explained(which):
+        """Reads and checks all files of the checkpoint, including replay; raises CheckpointError for any defect."""
+        with self._with_remedy(which):
             self._verify(self._resolve(which))
 
     def digest(self, which: str = "latest") -> str:
         """One SHA-256 over the logical content: arrays, values, and the rows in the ring, field by field.
 
-        Notes, folder names, times, segment sizes and the rhythm of saving are not in it.
+        It does not depend on notes, folder names, times, segment sizes and how often the run was saved.
         """
-        with self._explained(which):
+        with self._with_remedy(which):
             folder = self._resolve(which)
             manifest = self._manifest(folder)
             parts = logical_parts(self._snapshot(folder, manifest))
-            for name, listing in sorted((manifest.replay or {}).items()):
-                parts.append(to_json([name, listing.oldest, listing.committed]))
-                parts += self._field_digests(listing)
+            for name, saved in sorted((manifest.replay or {}).items()):
+                parts.append(to_json([name, saved.oldest, saved.committed]))
+                parts += self._field_digests(saved)
             total = hashlib.sha256()
             for part in parts:
                 total.update(len(part).to_bytes(8, "little"))
@@ -168,58 +170,58 @@ class Checkpoints:
     # Saving
 
     def _prepare(self) -> None:
-        """Makes the directories, and removes what a crashed save left aside."""
-        for directory in (self._folders, self._replay):
+        """Makes the directories, and removes temporary folders of an interrupted save."""
+        for directory in (self._directory, self._replay):
             durable.make_directory(directory)
-            durable.stay_inside(directory, self.root)
-        for name in durable.listing(self._folders):
-            if name.startswith(_ASIDE):
-                durable.remove_tree(self._folders / name)
+            durable.check_inside(directory, self.root)
+        for name in durable.list_names(self._directory):
+            if name.startswith(_TEMPORARY):
+                durable.remove_tree(self._directory / name)
 
-    def _follow(self, name: str) -> Segments:
+    def _segment_files(self, name: str) -> SegmentFiles:
         if name not in self._segments:
-            self._segments[name] = Segments(self._replay, name, segment_bytes=self._segment_bytes)
+            self._segments[name] = SegmentFiles(self._replay, name, segment_bytes=self._segment_bytes)
         return self._segments[name]
 
-    def _commit(self, kind: str, step: int, snapshot: Snapshot, replay: Mapping[str, Listing] | None) -> str:
-        """Writes a folder aside, renames it into place, and reads it again before anything points to it."""
+    def _commit(self, kind: str, step: int, snapshot: Snapshot, replay: Mapping[str, SavedShard] | None) -> str:
+        """Writes a temporary folder, renames it, and verifies it before `latest` or `best` points to it."""
         files = {ARRAYS: encode_arrays(snapshot.arrays), STATE: encode_state(snapshot)}
         folder, taken = f"{kind}-{step:012d}", self.names()
         repeat = 1
         while folder in taken:
             repeat += 1
             folder = f"{kind}-{step:012d}-{repeat}"
-        aside = self._folders / f"{_ASIDE}{folder}"
-        durable.make_directory(aside)
+        temporary = self._directory / f"{_TEMPORARY}{folder}"
+        durable.make_directory(temporary)
         for name, data in files.items():
-            durable.create(aside / name, data)
-        durable.create(aside / _MANIFEST, encode_manifest(step, files, replay))
-        durable.fsync_directory(aside)
-        durable.rename(aside, self._folders / folder)
+            durable.create(temporary / name, data)
+        durable.create(temporary / _MANIFEST, encode_manifest(step, files, replay))
+        durable.fsync_directory(temporary)
+        durable.rename(temporary, self._directory / folder)
         try:
-            self._verify(folder, rows_too=False)
+            self._verify(folder, check_rows=False)
         except CheckpointError:
-            self._segments = {}  # the files are not what they should be: the next save writes the whole ring anew
+            self._segments = {}  # a file was damaged, so the next save writes all rows again
             raise
         return folder
 
     def _remove_folders(self, kind: str, keep: set[str]) -> None:
-        """Removes this kind's other folders; each loses its name first, so that no half-removed one is ever seen."""
+        """Removes the other folders of this kind. Renames each first, so that no reader sees a half-removed one."""
         for name in self.names():
             if name.startswith(f"{kind}-") and name not in keep:
-                aside = self._folders / f"{_ASIDE}{name}"
-                durable.rename(self._folders / name, aside)
-                durable.remove_tree(aside)
+                temporary = self._directory / f"{_TEMPORARY}{name}"
+                durable.rename(self._directory / name, temporary)
+                durable.remove_tree(temporary)
 
     def _remove_segments(self, keep: set[str]) -> None:
         """Removes segments that no kept checkpoint lists, and bytes past the longest prefix that one lists."""
         lengths: dict[str, int] = {}
         for folder in keep:
-            with contextlib.suppress(CheckpointError):  # a damaged checkpoint cannot be loaded, and so needs no rows
+            with contextlib.suppress(CheckpointError):  # a damaged checkpoint cannot be loaded, so it needs no rows
                 replay = self._manifest(folder).replay
-                for segment in (entry for listing in (replay or {}).values() for entry in listing.segments):
+                for segment in (entry for saved in (replay or {}).values() for entry in saved.segments):
                     lengths[segment.name] = max(segment.length, lengths.get(segment.name, 0))
-        for name in filter(SEGMENT_NAME.fullmatch, durable.listing(self._replay)):
+        for name in filter(SEGMENT_NAME.fullmatch, durable.list_names(self._replay)):
             path = self._replay / name
             if name not in lengths:
                 durable.remove_file(path)
@@ -227,63 +229,65 @@ class Checkpoints:
                 durable.truncate(path, lengths[name])
 
     @contextlib.contextmanager
-    def _saving(self, what: str) -> Iterator[None]:
+    def _explain_save_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             remedy = "the disk is full: free some space" if full else "check the directory and its disk"
             raise CheckpointError(
-                f"{what}: {error}; {remedy}, then save again or resume. What was saved before is intact"
+                f"{what}: {error}; {remedy}, then save again or resume. Earlier checkpoints are intact"
             ) from error
 
-    # Reading: nothing is believed before it is checked
+    # Reading: everything is checked before use
 
     def _resolve(self, which: str) -> str:
         """The folder that `which` names."""
         if which not in ("latest", "best"):
             if not _FOLDER.fullmatch(which):
-                there = [name for name in ("latest", "best", *self.names()[-8:]) if (self._folders / name).exists()]
+                existing = [
+                    name for name in ("latest", "best", *self.names()[-8:]) if (self._directory / name).exists()
+                ]
                 raise CheckpointError(
-                    f"{which!r:.120} is not a checkpoint's name; {self.root} has {', '.join(there) or 'none'}"
+                    f"{which!r:.120} is not a checkpoint name; {self.root} has {', '.join(existing) or 'none'}"
                 )
             return which
-        pointer = self._folders / which
-        durable.stay_inside(pointer, self.root)
+        pointer = self._directory / which
+        durable.check_inside(pointer, self.root)
         if durable.size(pointer) is None:
             raise CheckpointError(f"{self.root} has no checkpoint {which!r}: there is no file {pointer}")
         folder = durable.read_file(pointer, _LONGEST_POINTER).decode("ascii", "replace").removesuffix("\n")
         if not _FOLDER.fullmatch(folder):
-            raise CheckpointError(f"{pointer} holds {folder!r}, which is not a checkpoint's name")
+            raise CheckpointError(f"{pointer} holds {folder!r}, which is not a checkpoint name")
         return folder
 
-    def _pointed(self, which: str) -> str | None:
-        """The folder that `which` names, or None where it names none."""
+    def _resolve_or_none(self, which: str) -> str | None:
+        """The folder that `which` names, or None if there is none."""
         try:
             return self._resolve(which)
         except CheckpointError:
             return None
 
     def _read(self, path: Path, limit: int) -> bytes:
-        durable.stay_inside(path, self.root)
-        found = durable.size(path)
-        if found is None:
+        durable.check_inside(path, self.root)
+        size = durable.size(path)
+        if size is None:
             raise CheckpointError(f"{path} is missing")
-        if found > limit:
-            raise CheckpointError(f"{path} has {found} bytes; at most {limit} are expected")
+        if size > limit:
+            raise CheckpointError(f"{path} has {size} bytes; at most {limit} are expected")
         return durable.read_file(path)
 
     def _manifest(self, folder: str) -> Manifest:
-        path = self._folders / folder / _MANIFEST
+        path = self._directory / folder / _MANIFEST
         if durable.size(path) is None:
-            there = ", ".join(self.names()) or "none"
-            raise CheckpointError(f"there is no checkpoint {folder}: {path} is missing; there are {there}")
+            existing = ", ".join(self.names()) or "none"
+            raise CheckpointError(f"there is no checkpoint {folder}: {path} is missing; existing: {existing}")
         return decode_manifest(self._read(path, _LARGEST_MANIFEST), str(path))
 
     def _snapshot(self, folder: str, manifest: Manifest) -> Snapshot:
         contents = {}
         for name, (size, sha256) in manifest.files.items():
-            path = self._folders / folder / name
+            path = self._directory / folder / name
             data = self._read(path, size)
             if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
                 raise CheckpointError(f"{path} does not match its manifest: it was truncated or changed")
@@ -291,35 +295,35 @@ class Checkpoints:
         values, notes = decode_state(*contents[STATE])
         return Snapshot(decode_arrays(*contents[ARRAYS]), values, notes)
 
-    def _verify(self, folder: str, *, rows_too: bool = True) -> None:
-        """Without rows, of segments only the lengths are checked: a save must not cost what is stored."""
+    def _verify(self, folder: str, *, check_rows: bool = True) -> None:
+        """check_rows=False checks only the lengths of segments, so that a save does not read all rows."""
         manifest = self._manifest(folder)
         self._snapshot(folder, manifest)
-        for listing in (manifest.replay or {}).values():
-            for segment in listing.segments:
-                found = durable.size(self._replay / segment.name)
-                if found is None or found < segment.length:
+        for saved in (manifest.replay or {}).values():
+            for segment in saved.segments:
+                size = durable.size(self._replay / segment.name)
+                if size is None or size < segment.length:
                     raise CheckpointError(f"{self._replay / segment.name} is missing or shorter than was written")
-            if rows_too:
-                for _ in rows(self._replay, listing):
+            if check_rows:
+                for _ in read_rows(self._replay, saved):
                     pass
 
-    def _field_digests(self, listing: Listing) -> list[bytes]:
-        """Name, dtype, shape and hash of each field over all rows, whatever records they came in."""
+    def _field_digests(self, saved: SavedShard) -> list[bytes]:
+        """Name, dtype, shape and hash of each field over all rows, independent of the division into records."""
         fields: dict[str, Any] = {}
         kinds: dict[str, bytes] = {}
-        for chunk in rows(self._replay, listing):
+        for chunk in read_rows(self._replay, saved):
             for name, column in chunk.columns.items():
                 kind = to_json([name, column.dtype.name, list(column.shape[1:])])
                 if kinds.setdefault(name, kind) != kind:
-                    raise CheckpointError(f"the rows in {self._replay} change their field {name!r:.60} on the way")
+                    raise CheckpointError(f"the rows in {self._replay} differ in the shape or dtype of {name!r:.60}")
                 running = fields.setdefault(name, hashlib.sha256())
-                running.update(column.astype(little(column.dtype.name), copy=False).tobytes())
+                running.update(column.astype(little_endian(column.dtype.name), copy=False).tobytes())
         return [kinds[name] + fields[name].digest() for name in sorted(fields)]
 
     @contextlib.contextmanager
-    def _explained(self, which: str) -> Iterator[None]:
-        """Adds to an error what can be done: the checkpoints of the run that are intact."""
+    def _with_remedy(self, which: str) -> Iterator[None]:
+        """Adds the remedy to an error: the intact checkpoints of the run."""
         try:
             yield
         except (CheckpointError, OSError) as error:
@@ -327,20 +331,20 @@ class Checkpoints:
 
     def _remedy(self, which: str) -> str:
         try:
-            folder = self._pointed(which)
+            folder = self._resolve_or_none(which)
             if folder is None and which not in ("latest", "best"):
-                return ""  # it is misspelt, and the error lists the names
-            if folder is not None and self._intact(folder):  # it is whole but does not fit: others would not either
+                return ""  # a misspelt name, and the error lists the valid ones
+            if folder is not None and self._intact(folder):  # intact, but it does not fit; neither would the others
                 return ""
             commands = [
                 f"`offbeat resume {self.root} --checkpoint {name}`" for name in self.names() if self._intact(name)
             ]
         except OSError as error:
-            return f"; {self._folders} cannot be read: {error}"
+            return f"; {self._directory} cannot be read: {error}"
         return f"; intact: {', '.join(commands)}" if commands else "; no other checkpoint of this run is intact"
 
     def _intact(self, folder: str) -> bool:
-        """Whether a run can go on from the folder."""
+        """Whether a run can be resumed from the folder."""
         try:
             self._verify(folder)
             return self._manifest(folder).replay is not None
@@ -349,5 +353,5 @@ class Checkpoints:
 
 
 def digest(root: Path, which: str = "latest") -> str:
-    """One SHA-256 over a checkpoint's logical content, to compare two runs by."""
+    """One SHA-256 over a checkpoint's logical content, for comparing two runs."""
     return Checkpoints(root).digest(which)

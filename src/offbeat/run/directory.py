@@ -1,4 +1,4 @@
-"""A run's directory: its name, its lock, and the small files that say how it stands."""
+"""A run's directory: its name, its lock, config.yaml, status.json, summary.json and log.txt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.algorithms.configs import Config
+from offbeat.algorithms.registry import find
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run.lock import RunLock
 from offbeat.settings import write_yaml
@@ -22,7 +23,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class RunDirectory:
-    """One run on disk. At most one process holds its lock; the lock goes with the process, however that ends."""
+    """One run on disk. At most one process holds its lock, and the lock ends with that process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,33 +32,33 @@ class RunDirectory:
 
     @classmethod
     def create(cls, config: Config, versions: dict[str, str]) -> RunDirectory:
-        """A new directory OUT/NAME, with config.yaml in it. Never an existing one; all of it is made, or nothing."""
-        out, name = Path(config.run.out), config.run.name
+        """Creates the directory OUT/NAME with config.yaml. It must not exist; after an error, nothing is left."""
+        out, name = Path(config.run.output.out), config.run.output.name
         if name is not None and (name in ("", ".", "..") or any(separator in name for separator in "/\\")):
             raise UsageError(
-                f"name={name!r} is not the name of one directory, but the run is exactly OUT/NAME: use a plain name; "
-                "folders above the run belong into out"
+                f"name={name!r} is not a plain directory name, but the run's directory is OUT/NAME: use a plain name, "
+                "and put parent directories into out"
             )
         try:
-            path = _fresh(out, config) if name is None else _make(out / name)
+            path = _make_default(out, config) if name is None else _make(out / name)
         except FileExistsError as error:
             path = Path(error.filename)
             raise UsageError(
-                f"{path} exists already: choose another --name, or go on with `offbeat resume {path}`"
+                f"{path} exists already: choose another --name, or resume it with `offbeat resume {path}`"
             ) from error
         except OSError as error:
             raise UsageError(
-                f"out={str(out)!r} cannot hold a run: {error.filename} cannot be made ({error.strerror}); choose a "
-                "directory that is there and may be written to, or one that can be made"
+                f"out={str(out)!r} cannot hold a run: {error.filename} cannot be created ({error.strerror}); choose a "
+                "directory that is writable or can be created"
             ) from error
         directory = cls(path)
         try:
-            directory.record(config, versions)
+            directory.write_config(config, versions)
         except OSError as error:
             shutil.rmtree(path, ignore_errors=True)
             raise UsageError(
                 f"out={str(out)!r} cannot hold a run: its config.yaml cannot be written ({error.strerror}); choose a "
-                "directory with room that may be written to"
+                "writable directory with free space"
             ) from error
         return directory
 
@@ -66,37 +67,39 @@ class RunDirectory:
         path = Path(path)
         if not (path / "config.yaml").is_file():
             raise UsageError(
-                f"{path} is not a run: it has no config.yaml; give the directory that `offbeat train` printed"
+                f"{path} is not a run: it has no config.yaml; pass the directory that `offbeat train` printed"
             )
         return cls(path)
 
-    def record(self, config: Config, versions: dict[str, str]) -> None:
-        """Writes config.yaml: what the run was made from."""
+    def write_config(self, config: Config, versions: dict[str, str]) -> None:
+        """Writes config.yaml: the settings of the run and the versions of the packages."""
         durable.write_file(self.path / "config.yaml", write_yaml(config, versions).encode())
 
     def lock(self) -> None:
-        """Takes the run for this process, or says who has it."""
+        """Takes the lock for this process; RunBusyError names the process that holds it."""
         self._lock.take()
 
     def unlock(self) -> None:
         self._lock.release()
 
-    def status(self, state: str, others: Callable[[], list[dict[str, Any]]] = list, *, force: bool = False) -> None:
-        """Writes status.json, at most every two seconds unless forced. others: the run's other processes."""
+    def write_status(
+        self, state: str, others: Callable[[], list[dict[str, Any]]] = list, *, force: bool = False
+    ) -> None:
+        """Writes status.json, at most every two seconds unless `force`. others: returns the run's other processes."""
         now = time.monotonic()
         if not force and now < self._next_heartbeat:
             return
         self._next_heartbeat = now + HEARTBEAT_SECONDS
-        mine = {"pid": os.getpid(), "state": state, "heartbeat": time.time()}
-        self._write("status.json", {**mine, "processes": [{"name": "learner", **mine}, *others()]})
+        learner = {"pid": os.getpid(), "state": state, "heartbeat": time.time()}
+        self._write("status.json", {**learner, "processes": [{"name": "learner", **learner}, *others()]})
 
-    def summary(self, values: dict[str, Any]) -> None:
+    def write_summary(self, values: dict[str, Any]) -> None:
         self._write("summary.json", values)
 
     def mark_failed(self) -> None:
-        """Where there is no room for a new summary.json: changes the status in the one that is there, in its place."""
+        """On a full disk, where no new summary.json can be written: overwrites the status inside the existing file."""
         running, failed = b'"status": "running"', b'"status": "failed" '
-        with contextlib.suppress(OSError, ValueError):  # the error that ended the run is the one to be told
+        with contextlib.suppress(OSError, ValueError):  # the error that ended the run matters more
             descriptor = durable.open_regular(self.path / "summary.json", os.O_RDWR)
             try:
                 os.pwrite(descriptor, failed, os.pread(descriptor, 1 << 20, 0).index(running))
@@ -104,7 +107,7 @@ class RunDirectory:
                 os.close(descriptor)
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
-        # Not synced: it is news, not state.
+        # Not synced: these files inform the user, and resuming does not read them.
         durable.write_file(self.path / name, f"{json.dumps(values, indent=2)}\n".encode(), sync=False)
 
     def log(self, text: str) -> None:
@@ -113,27 +116,28 @@ class RunDirectory:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
 
-def _fresh(out: Path, config: Config) -> Path:
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.run.env or "environment").strip("-.")
-    stem = f"{config.algorithm}-{env}-{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _make_default(out: Path, config: Config) -> Path:
+    """Makes a directory with a name from the algorithm, environment, seed and time."""
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.run.environment.env or "environment").strip("-.")
+    stem = f"{find(config.algorithm).name}-{env}-{config.run.start.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1_000):
         with contextlib.suppress(FileExistsError):
             return _make(out / (f"{stem}-{attempt + 1}" if attempt else stem))
-    raise OffbeatError(f"{out} holds a thousand runs named {stem}; give this one a --name")
+    raise OffbeatError(f"{out} holds a thousand runs named {stem}; choose a --name")
 
 
 def _make(path: Path) -> Path:
-    """Makes a new directory and those above it, or none of them."""
-    above = []
+    """Makes a new directory and its missing parents; after an error, none of them is left."""
+    created = []
     try:
         for each in reversed(path.parents):
             if not each.exists():
                 each.mkdir(exist_ok=True)  # another run may make it at the same time
-                above.append(each)
+                created.append(each)
         path.mkdir()
     except OSError:
-        for each in reversed(above):
-            with contextlib.suppress(OSError):  # the other run is in it
+        for each in reversed(created):
+            with contextlib.suppress(OSError):  # another run uses it
                 each.rmdir()
         raise
     return path

@@ -1,4 +1,4 @@
-"""The evaluation process: `python -m offbeat.run.evaluator_process evaluation ...`, started by `ProcessEvaluator`."""
+"""The main function of the evaluation process, which `ProcessEvaluator` starts with `python -m`."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from offbeat.collect.control import BUSY, Control
 from offbeat.envs.vector import Vector
 from offbeat.memory import Memory
 from offbeat.policies import Policy
-from offbeat.run.evaluate import evaluate
+from offbeat.run.evaluation import run_episodes
 from offbeat.trace import NO_TRACE, Trace, Tracer
-from offbeat.weights.shared import Layout, SharedWeights
+from offbeat.weights.shared import SharedWeights, WeightsLayout
 
 NICENESS = 5
-"""Training goes first where there are fewer cores than processes."""
+"""Gives the learner and the collectors priority when there are more processes than cores."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the process needs."""
+    """What the evaluation process needs. trace: the trace file, and whether spans carry CPU time; None: no trace."""
 
     make_vector: Callable[[], Vector]
     make_policy: Callable[[], Policy]
     episodes: int
     weights: Memory
     control: Memory
-    layout: Layout
+    layout: WeightsLayout
     trace: tuple[Path, bool] | None
 
 
 def work(parent: Parent, job: Job) -> None:
+    """Evaluates the newest weights at each request, until a message other than "evaluate" arrives."""
     os.nice(NICENESS)
     trace: Trace = NO_TRACE if job.trace is None else Tracer(job.trace[0], "evaluation", cpu=job.trace[1])
     weights, control = SharedWeights(job.layout, job.weights.map()), Control(1, job.control.map())
 
     def beat() -> bool:
         control.state, control.heartbeat = BUSY, time.monotonic_ns()
-        return False  # nobody wishes to stop
+        return False  # never stop early
 
     with trace("start"):
         vector, policy = job.make_vector(), job.make_policy()
@@ -53,8 +54,8 @@ def work(parent: Parent, job: Job) -> None:
         with trace("evaluate"):
             publication, _ = weights.newest()
             policy.load(publication.weights)
-            results = evaluate(vector, policy, job.episodes, beat)
-        assert results is not None  # only a wish to stop gives None
+            results = run_episodes(vector, policy, job.episodes, beat)
+        assert results is not None  # `beat` never requests a stop
         parent.send("evaluated", (publication.version, *results))
         trace.flush()
     vector.close()

@@ -1,4 +1,4 @@
-"""Who plays the evaluation episodes: this process at once, or one beside it while training goes on."""
+"""Evaluators: run evaluation episodes in this process, or in another process while training continues."""
 
 from __future__ import annotations
 
@@ -14,67 +14,75 @@ from offbeat.envs import Vector
 from offbeat.errors import OffbeatError
 from offbeat.memory import Memory
 from offbeat.policies import Policy
-from offbeat.run.evaluate import Evaluation, evaluate
+from offbeat.run.evaluation import Evaluation, run_episodes
 from offbeat.run.evaluator_process import Job
 from offbeat.weights.publication import Publication
-from offbeat.weights.shared import Layout, SharedWeights, layout_of
+from offbeat.weights.shared import SharedWeights, WeightsLayout, weights_layout
 
-SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_BETWEEN_POLLS = 0.05
 
 
 class Evaluator(Protocol):
-    """Plays the same episodes with whatever weights it is given, and says later what came of it, in their order."""
+    """Evaluates submitted weights on the same episodes each time; results arrive later, in order of submission."""
+
+    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        """Called once, before anything else. note: tells the user something. stop: whether the run is to stop."""
+        ...
 
     @property
     def pending(self) -> int:
-        """Evaluations that were asked for and are not known yet."""
+        """The number of submitted evaluations without a result."""
         ...
 
     @property
     def restarts(self) -> int:
-        """How often a process that evaluates was started again."""
+        """How often the evaluation process was restarted."""
         ...
 
     def submit(self, step: int, publication: Publication) -> bool:
-        """Asks for an evaluation; False when there was a wish to stop in between, and it has not happened."""
+        """Submits weights for evaluation; False if a stop request cancelled it."""
         ...
 
     def results(self) -> list[Evaluation]:
-        """What has become known since the last call."""
+        """The evaluations that finished since the last call."""
         ...
 
-    def processes(self) -> list[dict[str, Any]]: ...
+    def processes(self) -> list[dict[str, Any]]:
+        """The evaluation processes, for status.json."""
+        ...
 
     def close(self) -> None: ...
 
 
 class InlineEvaluator:
-    """Evaluates in this process, at once."""
+    """Evaluates in this process, within `submit`."""
 
     pending = restarts = 0
 
-    def __init__(
-        self, vector: Vector, policy: Callable[[], Policy], episodes: int, stop: Callable[[], bool] = lambda: False
-    ) -> None:
-        self.vector, self._policy, self._episodes, self.stop = vector, policy, episodes, stop
+    def __init__(self, vector: Vector, policy: Callable[[], Policy], episodes: int) -> None:
+        self.vector, self._policy, self._episodes = vector, policy, episodes
+        self.stop: Callable[[], bool] = lambda: False
         self._results: list[Evaluation] = []
+
+    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        self.stop = stop
 
     def submit(self, step: int, publication: Publication) -> bool:
         policy = self._policy()
         policy.load(publication.weights)
         try:
-            results = evaluate(self.vector, policy, self._episodes, self.stop)
+            results = run_episodes(self.vector, policy, self._episodes, self.stop)
         except (KeyboardInterrupt, OffbeatError):
             if self.stop() and not self.vector.rebuilds:
-                return False  # Ctrl-C went to environments in processes of their own, too: their end is our wish
+                return False  # Ctrl-C also stopped environments that run in other processes, which caused the error
             raise
         if results is not None:
             self._results.append(Evaluation(step, publication.version, *results))
         return results is not None
 
     def results(self) -> list[Evaluation]:
-        found, self._results = self._results, []
-        return found
+        results, self._results = self._results, []
+        return results
 
     def processes(self) -> list[dict[str, Any]]:
         return []
@@ -84,19 +92,25 @@ class InlineEvaluator:
 
 
 class ProcessEvaluator:
-    """Evaluates in a process of its own, one evaluation after the other; a process that dies or hangs is replaced.
+    """Evaluates in a separate process, one evaluation after the other; restarts it if it crashes or hangs.
 
-    order: what the process is to do, once the weights have a place. hang_seconds: so long an evaluation may stand
-    still. `note` is where to say what a person should know.
+    make_job: makes the process's job from the memory for weights, the memory for control, and the weights' layout.
+    most_deaths: the run ends after so many crashes in a row. hang_seconds: the timeout for a missing heartbeat.
+    `note` receives messages for the user.
     """
 
-    def __init__(self, order: Callable[[Memory, Memory, Layout], Job], most_deaths: int, hang_seconds: float) -> None:
-        self._order, self._most_deaths, self._hang = order, most_deaths, hang_seconds
+    def __init__(
+        self, make_job: Callable[[Memory, Memory, WeightsLayout], Job], most_deaths: int, hang_seconds: float
+    ) -> None:
+        self._make_job, self._most_deaths, self._hang_seconds = make_job, most_deaths, hang_seconds
         self.note: Callable[[str], None] = print
         self._waiting: deque[tuple[int, Publication]] = deque()
         self._child: Child | None = None
         self._memories: list[Memory] = []
-        self._asked_boot, self._next_look = 0, 0.0
+        self._requested_boot, self._next_poll = 0, 0.0
+
+    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+        self.note = note
 
     @property
     def pending(self) -> int:
@@ -108,50 +122,51 @@ class ProcessEvaluator:
 
     def submit(self, step: int, publication: Publication) -> bool:
         if self._child is None:
-            self._child = self._prepared(layout_of(publication.weights))
+            self._child = self._make_child(weights_layout(publication.weights))
         self._waiting.append((step, publication))
-        self._next_look = 0.0
+        self._next_poll = 0.0
         return True
 
-    def _prepared(self, layout: Layout) -> Child:
+    def _make_child(self, layout: WeightsLayout) -> Child:
         weights, control = Memory.create(SharedWeights.nbytes(layout)), Memory.create(Control.nbytes(1))
         self._memories = [weights, control]
         self._weights, self._control = SharedWeights(layout, weights.map()), Control(1, control.map())
 
         def job() -> Job:
             self._control.state, self._control.heartbeat = STARTING, time.monotonic_ns()
-            return self._order(weights, control, layout)
+            return self._make_job(weights, control, layout)
 
         descriptors = [each.descriptor for each in self._memories]
         return Child("evaluation", "offbeat.run.evaluator_process", job, descriptors, self._most_deaths)
 
     def results(self) -> list[Evaluation]:
-        if self._child is None or time.monotonic() < self._next_look:
+        if self._child is None or time.monotonic() < self._next_poll:
             return []
-        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        found: list[Evaluation] = []
+        self._next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+        results: list[Evaluation] = []
         while (message := self._child.receive()) is not None:
             step, _ = self._waiting.popleft()
-            found.append(Evaluation(step, *message[1]))
+            results.append(Evaluation(step, *message[1]))
             self._child.progressed()
-            self._asked_boot = 0
-        if (death := self._child.look()) is not None:
-            self.note(f"{death}\nevaluation is started again")
+            self._requested_boot = 0
+        if (death := self._child.supervise()) is not None:
+            self.note(f"{death}\nthe evaluation process is restarted")
         if self._waiting and self._child.pid is not None:
-            self._ask_or_watch(self._child)
-        return found
+            self._request_or_check(self._child)
+        return results
 
-    def _ask_or_watch(self, child: Child) -> None:
-        """Asks for the evaluation that comes next, or looks whether the one that was asked for moves."""
-        still = (time.monotonic_ns() - self._control.heartbeat) / 1e9
-        patience = max(self._hang, SECONDS_TO_START) if self._control.state == STARTING else self._hang
-        if self._asked_boot != child.boots:
-            self._asked_boot = child.boots
+    def _request_or_check(self, child: Child) -> None:
+        """Requests the next evaluation from the process, or kills the process if the running one timed out."""
+        silent = (time.monotonic_ns() - self._control.heartbeat) / 1e9
+        starting = self._control.state == STARTING
+        timeout = max(self._hang_seconds, SECONDS_TO_START) if starting else self._hang_seconds
+        if self._requested_boot != child.boots:
+            self._requested_boot = child.boots
             publication = self._waiting[0][1]
             self._weights.publish(publication.version, publication.weights)
             child.send("evaluate")
-        elif still > patience:
-            self.note(f"evaluation has not moved for {still:.0f} s and is ended")
+        elif silent > timeout:
+            self.note(f"the evaluation process made no progress for {silent:.0f} s and is killed")
             child.kill()
 
     def processes(self) -> list[dict[str, Any]]:

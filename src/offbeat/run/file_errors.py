@@ -1,4 +1,4 @@
-"""What the operating system refuses to a run (a full disk, a directory that is gone), in words with a remedy."""
+"""Operating system errors of a run (full disk, removed directory) as errors with a remedy."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errn
 
 
 @contextmanager
-def in_words(run: Path | None = None) -> Iterator[None]:
-    """Raises an OffbeatError in place of an OSError that has a remedy. run: the directory, once there is one."""
+def explain_os_errors(run: Path | None = None) -> Iterator[None]:
+    """Turns an OSError with a known remedy into an OffbeatError. run: the run's directory, if it exists already."""
     try:
         yield
     except OSError as error:
-        words = explain(error, run)
-        if words is None:
+        explanation = explain(error, run)
+        if explanation is None:
             raise
-        raise OffbeatError(words) from error
+        raise OffbeatError(explanation) from error
 
 
 def explain(error: OSError, run: Path | None) -> str | None:
-    """What happened and what to do; None where that is not known."""
+    """The cause and the remedy; None if the remedy is not known."""
     if error.errno in TOO_MANY:
         return (
-            f"too many open files: this process may have {_most_files()} at a time, and every collector and file of a "
-            "run takes some; raise the limit (ulimit -n 4096), or use fewer collectors"
+            f"too many open files: the limit of this process is {_open_file_limit()}, and every collector and file of "
+            "a run needs some; raise the limit (ulimit -n 4096), or use fewer collectors"
         )
     if run is None:
         return None
     if not run.exists():
-        return f"{run} was removed while the run used it: nothing of it is left to go on with; train again"
-    go_on = f"go on with `offbeat resume {run}`" if (run / "checkpoints" / "latest").exists() else "train again"
+        return f"{run} was removed during the run, so it cannot be resumed; train again"
+    retry = f"resume with `offbeat resume {run}`" if (run / "checkpoints" / "latest").exists() else "train again"
     if error.errno in FULL:
-        return f"the disk of {run} is full ({error.strerror}); free some space and {go_on}"
+        return f"the disk of {run} is full ({error.strerror}); free some space and {retry}"
     if error.errno in REFUSED:
         where = error.filename if isinstance(error.filename, str) else run
-        return f"{where} cannot be written ({error.strerror}); make the files of {run} writable and {go_on}"
+        return f"{where} cannot be written ({error.strerror}); make the files of {run} writable and {retry}"
     return None
 
 
-def _most_files() -> int | str:
+def _open_file_limit() -> int | str:
     try:
         import resource
     except ImportError:  # Windows
-        return "a limited number"
+        return "unknown"
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,4 +1,4 @@
-"""A new run with the weights and normalisers of another: fine-tuning."""
+"""init_from: starts a new run with the weights and normalisers of another run (fine-tuning)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from typing import Any
 
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.transfer import transfer
-from offbeat.run.agent import Agent, under
 from offbeat.run.checkpoint import Checkpoints
+from offbeat.run.snapshot import select_prefix
+from offbeat.run.training import Training
 from offbeat.types import EnvSpec
 
 
-def start_from(agent: Agent, source: str) -> tuple[str, str]:
+def initialise_from(training: Training, source: str) -> tuple[str, str]:
     """Gives a new agent the networks and normalisers of a checkpoint; its optimisers and counters stay new.
 
-    source: RUN or RUN:CHECKPOINT, also a directory that `Agent.save` wrote. Returns it with the checkpoint's name, and
-    what was taken over in words.
+    source: RUN or RUN:CHECKPOINT; RUN may be a directory that `Agent.save` wrote. Returns RUN:CHECKPOINT with the
+    checkpoint's folder, and a description of what was copied.
     """
     path, which = _parse(source)
     checkpoints = Checkpoints(path)
-    folder = checkpoints.name_of(which)
+    folder = checkpoints.folder_name(which)
     snapshot = checkpoints.load(folder)
     notes = snapshot.notes
-    _check_spaces(source, EnvSpec.from_json(notes["spec"]), agent.spec)
+    _check_spaces(source, EnvSpec.from_json(notes["spec"]), training.spec)
     origin = f"{notes['algorithm']} on {notes['spec']['name']}, {snapshot.values['steps']:,} steps"
     try:
-        taken, left = transfer(under(snapshot.arrays, "learner/"), agent.learner)
+        taken, left = transfer(
+            select_prefix(snapshot.arrays, "learner/"), training.learner, training.algorithm.acts_with
+        )
     except CheckpointError as error:
         raise CheckpointError(
-            f"init_from={source} ({origin}) does not fit {agent.config.algorithm}: {error}"
+            f"init_from={source} ({origin}) does not fit {training.config.algorithm}: {error}"
         ) from error
     new = f"; new, because they do not fit: {', '.join(left)}" if left else ""
     return f"{path}:{folder}", f"init_from: {path}:{folder} ({origin}): {', '.join(taken)}{new}"
@@ -40,8 +43,8 @@ def _parse(source: str) -> tuple[Path, str]:
         if path and (Path(path) / "checkpoints").is_dir():
             return Path(path), which
     raise UsageError(
-        f"init_from={source!r} is not a run: there is no directory checkpoints/ in it; give the directory of a run, as "
-        "`run: PATH` named it, or RUN:CHECKPOINT with latest, best or a name under checkpoints/"
+        f"init_from={source!r} is not a run: it has no directory checkpoints/; use the PATH that a run prints as "
+        "`run: PATH`, or RUN:CHECKPOINT, where CHECKPOINT is latest, best or a name under checkpoints/"
     )
 
 
@@ -57,8 +60,8 @@ def _check_spaces(source: str, there: EnvSpec, here: EnvSpec) -> None:
     ]
     if differences:
         raise CheckpointError(
-            f"init_from={source} was trained on {there.name}, whose spaces are not those of {here.name}: "
-            f"{'; '.join(differences)}. Use an environment with the same spaces, or leave init_from out"
+            f"init_from={source} was trained on {there.name}, which has other spaces than {here.name}: "
+            f"{'; '.join(differences)}. Use an environment with the same spaces, or omit init_from"
         )
 
 

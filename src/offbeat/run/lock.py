@@ -1,4 +1,4 @@
-"""The lock of a run: one process has it at a time, it ends with that process, and it names whoever has it."""
+"""The lock of a run: one process holds it at a time, it ends with that process, and it records the holder."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from offbeat.errors import RunBusyError
 
-SECONDS_FOR_THE_GUARD = 10.0
-"""Whoever takes or looks at the lock holds the guard for milliseconds."""
+GUARD_TIMEOUT_SECONDS = 10.0
+"""Generous: a process holds the guard only for milliseconds, while it takes or reads the lock."""
 STALE_SECONDS = 20.0
-"""Where files cannot be locked, so long without a heartbeat means that the process is gone."""
+"""On systems without `flock`: after this time without a heartbeat, the process counts as dead."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from a later one of the same number.
+    """A process, identified so that a later process with the same pid is not mistaken for it.
 
-    started: when it began, in the kernel's count. host, space: the machine, and which of its processes see each other
-    (the boot, and on Linux the container).
+    started: its start time in clock ticks since boot. host: the machine. space: the machine's boot and, on Linux, the
+    pid namespace (container); a pid means the same process only within one space.
     """
 
     pid: int
@@ -39,7 +39,7 @@ class Owner:
 
     @property
     def is_elsewhere(self) -> bool:
-        """On another machine, or in another container: whether it lives cannot be seen from here."""
+        """Whether it is on another machine or in another container, so that this process cannot tell if it is alive."""
         return (self.host, self.space) != (os.uname().nodename, _space())
 
     @property
@@ -54,9 +54,9 @@ class Owner:
 class RunLock:
     """`flock` on RUN/.lock, which holds the owner's record.
 
-    Processes that an environment forks share the lock, and may outlive its owner. So a lock whose recorded owner is
-    dead is taken over: the file is replaced by a new one. All of this happens under a guard, a short `flock` on the
-    directory, so that nobody sees a lock without its owner's record and no two processes take over the same one.
+    Processes that an environment forks inherit the lock and may outlive its owner. So if the recorded owner is dead,
+    the lock is taken over: a new file replaces the old one. All of this happens under a guard, a short `flock` on the
+    directory, so that no process sees a lock without its owner's record and no two processes take over the same one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,12 +64,12 @@ class RunLock:
         self._held: int | None = None
 
     def take(self) -> None:
-        """Takes the lock for this process, or says who has it."""
+        """Takes the lock for this process; RunBusyError names the process that holds it."""
         if os.name != "posix":
             _check_heartbeat(self._directory)
             return
         with _guard(self._directory):
-            descriptor = self._locked()
+            descriptor = self._open_locked()
             try:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(asdict(Owner.this_process())).encode(), 0)
@@ -82,12 +82,12 @@ class RunLock:
         if self._held is not None:
             import fcntl
 
-            fcntl.flock(self._held, fcntl.LOCK_UN)  # closing alone leaves it to forked processes
+            fcntl.flock(self._held, fcntl.LOCK_UN)  # after closing alone, forked processes would still hold it
             os.close(self._held)
             self._held = None
 
-    def _locked(self) -> int:
-        """The lock file, locked: the one that is there, or a new one in place of a dead owner's."""
+    def _open_locked(self) -> int:
+        """Opens and locks the lock file, after removing that of a dead owner."""
         while True:
             descriptor = self._open()
             try:
@@ -101,38 +101,39 @@ class RunLock:
             os.close(descriptor)
 
     def _open(self) -> int:
-        """The lock file, made where there is none; what stands in its place and is no file is removed."""
+        """Opens the lock file, and creates it if needed; removes anything in its place that is not a regular file."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(self._path).st_mode):
                 os.unlink(self._path)
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
 
     def _check_dead(self, owner: Owner | None) -> None:
-        """Refuses a lock that somebody holds, unless that is only what a dead owner has left."""
+        """Raises RunBusyError unless the owner of the held lock is dead."""
         if owner is None:
-            raise RunBusyError(f"{self._directory} is in use by another process: wait for it")
+            raise RunBusyError(f"{self._directory} is in use by another process: wait until it ends")
         if owner.is_elsewhere:
             raise RunBusyError(
                 f"{self._directory} is running in process {owner.pid} of another machine or container ({owner.host}): "
-                "wait for it, or stop it there"
+                "wait until it ends, or stop it there"
             )
         if not owner.is_dead:
             raise RunBusyError(
-                f"{self._directory} is running in process {owner.pid}: wait for it, or stop it (kill {owner.pid})"
+                f"{self._directory} is running in process {owner.pid}: wait until it ends, or stop it "
+                f"(kill {owner.pid})"
             )
 
 
 @contextlib.contextmanager
 def _guard(directory: Path) -> Iterator[None]:
-    """Held by one process at a time while it takes the lock or looks who has it."""
+    """A `flock` on the directory, which a process holds while it takes the lock or reads its owner."""
     import fcntl
 
-    until = time.monotonic() + SECONDS_FOR_THE_GUARD
+    until = time.monotonic() + GUARD_TIMEOUT_SECONDS
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         while not _lock(descriptor):
             if time.monotonic() > until:
-                raise RunBusyError(f"{directory} is in use by another process: wait for it")
+                raise RunBusyError(f"{directory} is in use by another process: wait until it ends")
             time.sleep(0.01)
         try:
             yield
@@ -143,6 +144,7 @@ def _guard(directory: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
+    """Tries to lock a file; False if another process holds the lock."""
     import fcntl
 
     try:
@@ -153,35 +155,35 @@ def _lock(descriptor: int) -> bool:
 
 
 def _read(descriptor: int) -> Owner | None:
-    """The record in a lock file; None where it is none."""
+    """The record in a lock file; None if it is not valid."""
     try:
         owner = Owner(**json.loads(os.pread(descriptor, 4096, 0)))
     except (ValueError, TypeError):
         return None
-    whole = isinstance(owner.pid, int) and 0 < owner.pid < 2**31
-    return owner if whole and all(isinstance(each, str) for each in (owner.started, owner.host, owner.space)) else None
+    valid = isinstance(owner.pid, int) and 0 < owner.pid < 2**31
+    return owner if valid and all(isinstance(each, str) for each in (owner.started, owner.host, owner.space)) else None
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, "" where that cannot be seen, None where there is no such process."""
-    unseen: str | None = None
+    """The start time of a process, "" if it is not known, None if there is no such process."""
+    unreadable: str | None = None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except PermissionError:
-        unseen = ""  # somebody else's, and perhaps hidden from us
+        unreadable = ""  # another user's process, which /proc may hide
     if not Path("/proc/self/stat").exists():
         return ""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return unseen
+        return unreadable
     return None if fields[0] in "ZX" else fields[19]
 
 
 def _space() -> str:
-    """Which processes know each other by their numbers: those of one boot and one container."""
+    """Identifies the boot and the pid namespace of this process; "" if unknown."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -189,10 +191,10 @@ def _space() -> str:
 
 
 def _check_heartbeat(directory: Path) -> None:
-    """Where files cannot be locked: refuses a run whose status.json was written just now."""
+    """On systems without `flock`: raises RunBusyError if status.json has a recent heartbeat."""
     try:
         status = json.loads((directory / "status.json").read_text())
     except (OSError, ValueError):
         return
     if status["state"] == "running" and time.time() - status["heartbeat"] < STALE_SECONDS:
-        raise RunBusyError(f"{directory} is running in process {status['pid']}: wait for it, or stop it")
+        raise RunBusyError(f"{directory} is running in process {status['pid']}: wait until it ends, or stop it")

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest: what it consists of, with sizes and hashes, as bytes and back."""
+"""A checkpoint's manifest: encodes and decodes the list of its files, with sizes and hashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import offbeat
 from offbeat.errors import CheckpointError
 from offbeat.replay.chunkfile import required
-from offbeat.replay.segments import SHARD_NAME, Listing
+from offbeat.replay.segments import SHARD_NAME, SavedShard
 from offbeat.run.snapshot import from_json, to_json
 
 FORMAT = 1
@@ -18,13 +18,16 @@ ARRAYS, STATE = "arrays.safetensors", "state.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """files: size and SHA-256 by name. replay: a listing per shard, or None where the checkpoint holds no replay."""
+    """The content of a checkpoint.
+
+    files: size and SHA-256 by name. replay: the saved shards by name, or None if the checkpoint holds no replay.
+    """
 
     files: Mapping[str, tuple[int, str]]
-    replay: Mapping[str, Listing] | None
+    replay: Mapping[str, SavedShard] | None
 
 
-def encode_manifest(step: int, files: Mapping[str, bytes], replay: Mapping[str, Listing] | None) -> bytes:
+def encode_manifest(step: int, files: Mapping[str, bytes], replay: Mapping[str, SavedShard] | None) -> bytes:
     content = {
         "format": FORMAT,
         "offbeat": offbeat.__version__,
@@ -32,7 +35,7 @@ def encode_manifest(step: int, files: Mapping[str, bytes], replay: Mapping[str, 
         "files": {
             name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
         },
-        "replay": None if replay is None else {name: listing.to_json() for name, listing in replay.items()},
+        "replay": None if replay is None else {name: saved.to_json() for name, saved in replay.items()},
     }
     return to_json(content | {"sha256": hashlib.sha256(to_json(content)).hexdigest()})
 
@@ -60,5 +63,5 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         return Manifest(files, None)
     replay = required(content, "replay", dict, where)
     if wrong := [name for name in replay if not SHARD_NAME.fullmatch(name)]:
-        raise CheckpointError(f"{where} names a shard {wrong[0]!r:.80}, which is not a shard's name")
-    return Manifest(files, {name: Listing.from_json(value, f"{where} ({name})") for name, value in replay.items()})
+        raise CheckpointError(f"{where} lists a shard {wrong[0]!r:.80}, which is not a valid shard name")
+    return Manifest(files, {name: SavedShard.from_json(value, f"{where} ({name})") for name, value in replay.items()})

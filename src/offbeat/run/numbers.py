@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from offbeat.collect.processes import Processes
+from offbeat.collect.collector import CollectorReport
 from offbeat.errors import UsageError
-from offbeat.run.agent import Agent
 from offbeat.run.evaluators import Evaluator
-from offbeat.run.lag import Lag
+from offbeat.run.lag import PolicyLag
 from offbeat.run.progress import Progress
+from offbeat.run.training import Training
 
 WHERE = ("step", "update", "wall")
 """What every line of metrics.jsonl begins with."""
 
 
-def metrics(agent: Agent, progress: Progress, lag: Lag, processes: Processes[Any] | None) -> dict[str, Any]:
+def metrics(training: Training, progress: Progress, lag: PolicyLag, report: CollectorReport) -> dict[str, Any]:
     return {
         "episodes": progress.episodes,
         "return_100": progress.return_100,
         "length_100": progress.length_100,
         **_success(progress),
-        "replay": len(agent.source),
-        "updates_per_step": agent.source.ratio(progress.step, progress.updates),
+        "replay": len(training.experience),
+        "updates_per_step": training.pace.ratio(progress.step, progress.updates),
         "policy_lag": lag.latest,
-        **({} if processes is None else lag.seconds() | processes.numbers()),
+        **lag.seconds(),
+        **report.numbers,
         "steps_per_second": progress.steps_per_second,
         "updates_per_second": progress.updates_per_second,
         **progress.losses,
-        **{f"{group}_rate": rate for group, rate in agent.learner.rates().items()},
+        **{f"{group}_rate": rate for group, rate in training.learner.rates().items()},
     }
 
 
@@ -40,7 +41,7 @@ def check_own(own: Mapping[str, float], numbers: Mapping[str, Any]) -> None:
             raise UsageError(f"log: {name!r} is a number that the run logs itself; use another name, like 'own/{name}'")
 
 
-def summary(agent: Agent, progress: Progress, lag: Lag) -> dict[str, Any]:
+def summary(training: Training, progress: Progress, lag: PolicyLag) -> dict[str, Any]:
     return {
         "env_steps": progress.step,
         "updates": progress.updates,
@@ -48,19 +49,22 @@ def summary(agent: Agent, progress: Progress, lag: Lag) -> dict[str, Any]:
         "wall_seconds": progress.wall_seconds,
         "train_return_100": progress.return_100,
         **_success(progress),
-        "updates_per_step": agent.source.ratio(progress.step, progress.updates),
+        "updates_per_step": training.pace.ratio(progress.step, progress.updates),
         "policy_lag": lag.summary(),
     }
 
 
-def supervision(processes: Processes[Any] | None, evaluator: Evaluator, evaluation_waited: float) -> dict[str, Any]:
+def supervision(report: CollectorReport, evaluator: Evaluator, evaluation_waited: float) -> dict[str, Any]:
     """Who waited for whom, in seconds, what was restarted, and which data was lost."""
-    if processes is None:
-        return {"waits": {}, "restarts": 0, "lost": {}}
-    found = processes.supervision()
-    found["waits"]["evaluation"] = evaluation_waited
-    found["restarts"] += evaluator.restarts
-    return found
+    waits = dict(report.waits)
+    if waits or evaluation_waited:
+        waits["evaluation"] = evaluation_waited
+    return {
+        "waits": waits,
+        "restarts": report.restarts + evaluator.restarts,
+        "restarted_environments": report.restarted_environments,
+        "lost": dict(report.lost),
+    }
 
 
 def _success(progress: Progress) -> dict[str, float]:

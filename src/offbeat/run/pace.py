@@ -1,30 +1,164 @@
-"""How many updates are due for the steps taken: the update-to-data ratio and the warm-up."""
+"""How many updates are due for the steps taken, and how far collectors may run ahead of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import Literal, Protocol
+
+ENDLESS = 1 << 62
+"""More steps, or updates, than any run makes."""
+
+PaceMode = Literal["held", "ceiling", "free"]
+
+
+class Pace(Protocol):
+    """Ties updates to environment steps.
+
+    synchronous: whether every update that is due is made before the next vector step. group: updates that belong
+    together. by_steps: whether schedules follow the steps taken, because the number of updates cannot be planned.
+    """
+
+    @property
+    def synchronous(self) -> bool: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def by_steps(self) -> bool: ...
+
+    def due(self, steps: int, updates: int, ready: bool) -> int:
+        """Updates to make now. ready: whether there is something to learn from."""
+        ...
+
+    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
+        """Those of the updates that are due that leave no acting weights too far behind."""
+        ...
+
+    def ahead(self, updates: int) -> int:
+        """Environment steps that may be taken before more than `updates` updates are made."""
+        ...
+
+    def planned(self, steps: int) -> int:
+        """Updates that a run of so many steps makes, or about as many; 0 where it is too short to learn."""
+        ...
+
+    def end(self, steps: int) -> int:
+        """Steps at which a run of `steps` ends: what has been begun is finished."""
+        ...
+
+    def ratio(self, steps: int, updates: int) -> float | None:
+        """Updates made per step so far; None before the first that counts."""
+        ...
+
+    def why_none(self) -> str:
+        """Why no update would be made, as the end of a sentence that begins with the number of steps; and remedies."""
+        ...
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Holds `updates_per_step` after `warmup_steps`, whatever the number of environments.
+class RatioPace:
+    """`updates_per_step` after `warmup_steps`, whatever the number of environments.
 
-    Counts are exact: the ratio is taken as the fraction that was written (0.1 is a tenth).
+    mode: "held" makes both sides wait for each other, `slack` steps apart at most. "ceiling" pauses the learner above
+    the ratio and never the collectors, for robots. "free" lets neither wait. max_policy_lag: updates by which acting
+    weights may be behind. Counts are exact: the ratio is taken as the fraction that was written (0.1 is a tenth).
     """
 
     updates_per_step: float
     warmup_steps: int
+    mode: PaceMode = "held"
+    slack: int = 0
+    total_steps: int = ENDLESS
+    max_policy_lag: int | None = None
+    synchronous: bool = True
 
-    def planned(self, env_steps: int) -> int:
-        """Updates that belong to the first `env_steps` steps."""
-        ratio = Fraction(repr(float(self.updates_per_step)))
-        return max(0, (env_steps - self.warmup_steps) * ratio.numerator // ratio.denominator)
+    group = 1
+
+    @property
+    def by_steps(self) -> bool:
+        return self.mode != "held"
+
+    @cached_property
+    def _ratio(self) -> Fraction:
+        return Fraction(repr(float(self.updates_per_step)))
+
+    def due(self, steps: int, updates: int, ready: bool) -> int:
+        if not ready:
+            return 0
+        if self.mode == "free":
+            return ENDLESS if self.warmup_steps <= steps < self.total_steps else 0
+        return max(0, self.planned(steps) - updates)
+
+    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
+        most = self.max_policy_lag
+        if most is None:
+            return due
+        return min(due, most, due if oldest_version is None else max(0, oldest_version + most - updates))
+
+    def ahead(self, updates: int) -> int:
+        return self.covered(updates) + self.slack if self.mode == "held" else ENDLESS
+
+    def planned(self, steps: int) -> int:
+        return max(0, (steps - self.warmup_steps) * self._ratio.numerator // self._ratio.denominator)
 
     def covered(self, updates: int) -> int:
         """The most steps to which no more than `updates` updates belong."""
-        ratio = Fraction(repr(float(self.updates_per_step)))
-        return self.warmup_steps + -(-(updates + 1) * ratio.denominator // ratio.numerator) - 1
+        return self.warmup_steps + -(-(updates + 1) * self._ratio.denominator // self._ratio.numerator) - 1
 
-    def updates_due(self, env_steps: int, updates: int) -> int:
-        return max(0, self.planned(env_steps) - updates)
+    def end(self, steps: int) -> int:
+        return steps
+
+    def ratio(self, steps: int, updates: int) -> float | None:
+        return updates / (steps - self.warmup_steps) if steps > self.warmup_steps else None
+
+    def why_none(self) -> str:
+        return (
+            f"with warmup_steps={self.warmup_steps} and updates_per_step={self.updates_per_step:g} makes no update: "
+            f"use total_steps >= {self.covered(0) + 1}, or fewer warmup_steps"
+        )
+
+
+@dataclass(frozen=True)
+class RolloutPace:
+    """A turn of `group` updates with each rollout of `steps` steps in `num_envs` environments, `reuse` turns at most.
+
+    Collectors are held by the room in their queues alone.
+    """
+
+    steps: int
+    num_envs: int
+    group: int
+    reuse: int = 1
+    synchronous: bool = True
+
+    by_steps = True
+
+    @property
+    def size(self) -> int:
+        """Environment steps of one rollout."""
+        return self.steps * self.num_envs
+
+    def due(self, steps: int, updates: int, ready: bool) -> int:
+        return self.group if ready else 0
+
+    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
+        return due
+
+    def ahead(self, updates: int) -> int:
+        return ENDLESS
+
+    def planned(self, steps: int) -> int:
+        return 0 if steps < self.size else self.end(steps) // self.size * self.group * self.reuse
+
+    def end(self, steps: int) -> int:
+        return -(-steps // self.size) * self.size
+
+    def ratio(self, steps: int, updates: int) -> float | None:
+        return updates / steps if steps else None
+
+    def why_none(self) -> str:
+        size = f"rollout_steps={self.steps} of {self.num_envs} environment(s)"
+        return f"does not make one rollout, {size}: use total_steps >= {self.size}, or fewer rollout_steps"

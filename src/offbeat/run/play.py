@@ -1,4 +1,4 @@
-"""Watching a run's policy: in a window, or on film where there is no display."""
+"""Plays a run's policy in a window, or records a video if there is no display."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offbeat.collect.rollout import advance
+from offbeat.collect.step import advance
 from offbeat.envs import Vector
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.observe.video import frame_rate
 from offbeat.policies import Policy
-from offbeat.run.saved import SavedPolicy
+from offbeat.run.saved_policy import SavedPolicy
 from offbeat.run.stop import Stop
 from offbeat.types import Array, Episode
 
-Say = Callable[[str], None]
-WITHOUT_WINDOW = ("dummy", "offscreen")
-"""SDL's drivers that show nothing."""
+WINDOWLESS_DRIVERS = ("dummy", "offscreen")
+"""SDL video drivers that open no window."""
 
 
 @dataclass(frozen=True)
-class Played:
-    """Returns and lengths of the episodes that were played to their end, and the film where there was no display."""
+class PlayResult:
+    """Returns and lengths of the finished episodes, and the video if there was no display."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -41,44 +40,44 @@ def play_run(
     checkpoint: str = "latest",
     seed: int | None = None,
     env: Any = None,
-    say: Say = print,
+    report: Callable[[str], None] = print,
     **callables: Any,
-) -> Played:
-    """Plays a run's policy, deterministically, on evaluation episodes, one after the other, and says each return.
+) -> PlayResult:
+    """Plays a run's deterministic policy on evaluation episodes, one after the other, and reports each return.
 
-    Ends after `episodes`, at Ctrl-C, or when the window is closed. env and callables are as for `evaluate`.
+    Ends after `episodes`, at Ctrl-C, or when the window is closed. env and callables: as for `offbeat.evaluate`.
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
     missing = missing_display()
     render_mode = "human" if missing is None else "rgb_array"
-    ended: list[Episode] = []
+    finished: list[Episode] = []
 
-    def tell(episode: Episode) -> None:
-        ended.append(episode)
-        say(f"episode {len(ended)}: return {episode.total_reward:.2f}, length {episode.length}")
+    def on_episode(episode: Episode) -> None:
+        finished.append(episode)
+        report(f"episode {len(finished)}: return {episode.total_reward:.2f}, length {episode.length}")
 
     video = None
     with Stop() as stop:
         saved = SavedPolicy(path, checkpoint, seed=seed, env=env, **callables)
         if missing is not None:
-            say(f"{missing}: there is no display to play on, so this becomes a video")
+            report(f"{missing}: there is no display, so the episodes are recorded as a video")
         with closing(saved.vector(1, render_mode=render_mode)) as vector:
-            steps = _steps(vector, saved.policy(vector), episodes, stop, tell)
+            steps = _steps(vector, saved.policy(vector), episodes, stop, on_episode)
             if stop():
-                say("stopped before the first frame: nothing was played")
+                report("stopped before the first frame: nothing was played")
             elif missing is None:
                 _show(steps, vector)
             else:
-                video = saved.write_video(_pictures(steps, vector), vector, f"play-step-{saved.step}")
-                say(f"video: {video}")
-    return Played(tuple(each.total_reward for each in ended), tuple(each.length for each in ended), video)
+                video = saved.write_video(_frames(steps, vector), vector, f"play-step-{saved.step}")
+                report(f"video: {video}")
+    return PlayResult(tuple(each.total_reward for each in finished), tuple(each.length for each in finished), video)
 
 
 def missing_display() -> str | None:
-    """Why no window can be opened here, or None where one can."""
+    """The reason why no window can be opened, or None if one can."""
     driver = os.environ.get("SDL_VIDEODRIVER")
-    if driver in WITHOUT_WINDOW:
+    if driver in WINDOWLESS_DRIVERS:
         return f"SDL_VIDEODRIVER is {driver}"
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return "neither DISPLAY nor WAYLAND_DISPLAY is set"
@@ -86,11 +85,11 @@ def missing_display() -> str | None:
 
 
 def _steps(
-    vector: Vector, policy: Policy, episodes: int, stop: Callable[[], bool], tell: Callable[[Episode], None]
+    vector: Vector, policy: Policy, episodes: int, stop: Callable[[], bool], on_episode: Callable[[Episode], None]
 ) -> Iterator[None]:
-    """Yields before each step of `episodes` episodes of environment 0, so that whoever drives it can look.
+    """Runs `episodes` episodes of environment 0, and yields before each step so that the caller can render.
 
-    What it begins with is seen in any case, whenever the wish to stop comes.
+    It yields at least once, even if `stop()` is true from the start.
     """
     observation, carry = vector.reset(), policy.initial_carry(vector.num_envs)
     while episodes:
@@ -100,27 +99,27 @@ def _steps(
         moved = advance(vector, policy, observation, carry, None)
         observation, carry = moved.step.observation, moved.carry
         for episode in (each for each in moved.step.finished if each.env == 0):
-            tell(episode)
+            on_episode(episode)
             episodes -= 1
 
 
-def _pictures(steps: Iterator[None], vector: Vector) -> Iterator[Array]:
+def _frames(steps: Iterator[None], vector: Vector) -> Iterator[Array]:
     for _ in steps:
-        picture = vector.render()
-        if picture is not None:
-            yield picture
+        frame = vector.render()
+        if frame is not None:
+            yield frame
 
 
 def _show(steps: Iterator[None], vector: Vector) -> None:
-    """Lets the environment draw in its window, no faster than its own frame rate, until that is closed.
+    """Shows the steps in the environment's window, at most at its frame rate, until the window is closed.
 
-    An environment with render_mode "human" draws within `reset` and `step`, and most wait there as well.
+    An environment with render_mode "human" draws within `reset` and `step`, and most also wait there.
     """
-    shown = vector.owned[0]
+    shown = vector.unwrapped_envs[0]
     if getattr(shown, "render_mode", None) is None:
         raise UsageError(
-            f"{vector.spec.name} opens no window: its render_mode is None; a factory of your own draws when it takes "
-            "render_mode and hands it to its environment"
+            f"{vector.spec.name} opens no window: its render_mode is None; write the factory so that it takes "
+            "render_mode and passes it to its environment"
         )
     seconds = 1.0 / frame_rate(shown)
     due = time.monotonic()
@@ -128,23 +127,23 @@ def _show(steps: Iterator[None], vector: Vector) -> None:
         _check_window()
         if _closed(shown):
             return
-        due = max(due + seconds, time.monotonic() - seconds)  # time that was lost is not made up for by a rush
+        due = max(due + seconds, time.monotonic() - seconds)  # after a delay, do not show frames faster to catch up
         time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _check_window() -> None:
-    """SDL draws to nowhere, without a word, where it cannot reach the display that the variables name."""
+    """Raises OffbeatError if SDL cannot reach the display; SDL itself draws to nowhere and reports no error."""
     pygame = sys.modules.get("pygame")
-    if pygame is not None and pygame.display.get_init() and pygame.display.get_driver() in WITHOUT_WINDOW:
+    if pygame is not None and pygame.display.get_init() and pygame.display.get_driver() in WINDOWLESS_DRIVERS:
         names = {name: os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")}
         raise OffbeatError(
-            f"no window could be opened: SDL reaches no display with {names}; repair these variables, or set "
-            "SDL_VIDEODRIVER=dummy for a video instead"
+            f"no window could be opened: SDL finds no display with {names}; correct these variables, or set "
+            "SDL_VIDEODRIVER=dummy to record a video instead"
         )
 
 
 def _closed(env: Any) -> bool:
-    """Whether the user has closed the window, of pygame or of MuJoCo; environments themselves do not look."""
+    """Whether the user has closed the window of pygame or MuJoCo; environments do not check this themselves."""
     pygame = sys.modules.get("pygame")
     if pygame is not None and pygame.display.get_init() and pygame.event.peek(pygame.QUIT):
         return True

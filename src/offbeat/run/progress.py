@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.run.training import Training
 from offbeat.types import Chunk
 
 WINDOW = 100
@@ -18,11 +19,18 @@ RATE_SECONDS = 10.0
 
 
 class Progress:
-    """Counters of one run, as state (`counters`) and what only logging needs (`bookkeeping`)."""
+    """Counters of one run, as state (`counters`) and what only logging needs (`bookkeeping`).
 
-    def __init__(self, total_steps: int, total_updates: int | None, every: Mapping[str, int]) -> None:
-        self.total_steps, self.total_updates = total_steps, total_updates
-        self.step = self.updates = self.calls = self.episodes = 0
+    Steps and updates are counted by the training itself. every: the interval of each event, in steps; 0 for never.
+    """
+
+    def __init__(self, training: Training, every: Mapping[str, int]) -> None:
+        self._training = training
+        self.total_steps, self.total_updates = (
+            training.config.run.length.total_steps,
+            training.config.run.length.total_updates,
+        )
+        self.calls = self.episodes = 0
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.successes: deque[bool] = deque(maxlen=WINDOW)  # of episodes whose final info says
@@ -33,6 +41,14 @@ class Progress:
         self._earlier_seconds = 0.0
         self._start = time.monotonic()
         self._marks = deque([(self._start, 0, 0)])
+
+    @property
+    def step(self) -> int:
+        return self._training.steps
+
+    @property
+    def updates(self) -> int:
+        return self._training.learner.updates
 
     @property
     def return_100(self) -> float | None:
@@ -71,7 +87,6 @@ class Progress:
         return (self.step - step) / seconds, (self.updates - updates) / seconds
 
     def after(self, chunk: Chunk) -> None:
-        self.step += len(chunk)
         self.calls += chunk.calls
         self.episodes += len(chunk.finished)
         for episode in chunk.finished:
@@ -105,7 +120,6 @@ class Progress:
         }
 
     def restore(self, counters: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
-        self.step, self.updates = counters["step"], counters["updates"]
         self.calls, self.episodes = counters["calls"], counters["episodes"]
         self.returns.extend(bookkeeping["returns"])
         self.lengths.extend(bookkeeping["lengths"])

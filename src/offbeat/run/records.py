@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics, evaluations and the summary, to files, loggers and the console."""
+"""Writes metrics, evaluations and the summary of a run to files, loggers and the console."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from offbeat.observe.jsonl import Jsonl
 from offbeat.observe.jsonl import read as read_jsonl
 from offbeat.observe.loggers import Logger, open_logger
 from offbeat.run.directory import RunDirectory
-from offbeat.run.evaluate import Evaluation
+from offbeat.run.evaluation import Evaluation
 from offbeat.run.progress import Progress
 
 
 class Records:
-    """history: every evaluation of the run, in order."""
+    """The outputs of a run. history: every evaluation so far, in order."""
 
     def __init__(self, directory: RunDirectory, console: Console) -> None:
         self.directory, self.console = directory, console
@@ -27,19 +27,19 @@ class Records:
         self._loggers: list[Logger] = []
 
     def open_loggers(self, names: tuple[str, ...], settings: Mapping[str, Any], purge: int | None, quiet: bool) -> None:
-        """purge: the step from which on a resumed run repeats what was logged."""
+        """purge: loggers discard what they hold from this step on, because a resumed run repeats it; None: nothing."""
         for name in dict.fromkeys(names):
             self._loggers.append(open_logger(name, self.directory.path, settings, purge, quiet))
 
     def sync(self) -> dict[str, int]:
-        """Brings the files to disk; returns their lengths, for `go_back`."""
+        """Flushes the files to disk; returns their lengths, for `rewind`."""
         return {name: file.sync() for name, file in self._files.items()}
 
-    def go_back(self, lengths: Mapping[str, int]) -> None:
-        """Forgets what came after a checkpoint."""
+    def rewind(self, lengths: Mapping[str, int]) -> None:
+        """Truncates the files to their lengths at a checkpoint, and reloads the evaluations."""
         for name, file in self._files.items():
             if not file.truncate(lengths[name]):
-                self.note(f"{file.path} is shorter than at the checkpoint: earlier lines are missing and stay so")
+                self.note(f"{file.path} is shorter than at the checkpoint: the missing lines cannot be restored")
         self.history = [
             Evaluation(
                 line["step"],
@@ -51,14 +51,14 @@ class Records:
             for line in read_jsonl(self._files["evaluations"].path)
         ]
 
-    def log(self, progress: Progress, numbers: Mapping[str, Any], own: Mapping[str, float]) -> None:
-        """own: the user's numbers, under names that `numbers` does not have."""
-        where = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
-        self._files["metrics"].write({**where, **numbers, **own})
-        shown = {name: value for name, value in numbers.items() if value is not None}
-        self.console.log(progress.step, {"update": progress.updates, **shown}, own)
+    def log(self, progress: Progress, numbers: Mapping[str, Any], user_numbers: Mapping[str, float]) -> None:
+        """Logs the run's numbers and the user's, which have other names."""
+        position = {"step": progress.step, "update": progress.updates, "wall": progress.wall_seconds}
+        self._files["metrics"].write({**position, **numbers, **user_numbers})
+        known = {name: value for name, value in numbers.items() if value is not None}
+        self.console.log(progress.step, {"update": progress.updates, **known}, user_numbers)
         for logger in self._loggers:
-            logger.write(progress.step, grouped(shown) | grouped(own, "own"))
+            logger.write(progress.step, grouped(known) | grouped(user_numbers, "own"))
 
     def evaluation(self, result: Evaluation, best: bool) -> None:
         step, mean, std, success = result.step, result.mean_return, result.std_return, result.success_rate
@@ -82,35 +82,35 @@ class Records:
         """Writes summary.json: these values, and the last and the best evaluation."""
         best = max(self.history, key=lambda each: each.mean_return, default=None)
         last = self.history[-1] if self.history else None
-        whole = {**values, "evaluation": _shown(last), "best_evaluation": _shown(best)}
-        self.directory.summary(whole)
+        summary = {**values, "evaluation": _summarised(last), "best_evaluation": _summarised(best)}
+        self.directory.write_summary(summary)
         for logger in self._loggers:
-            logger.summarise(whole)
+            logger.summarise(summary)
 
     def failed(self, trace: str) -> None:
-        """On a full disk not even this can be written: the error that ended the run is what matters, not this one."""
+        """Records that the run failed. Ignores a full disk: the error that ended the run matters more."""
         with contextlib.suppress(OSError):
             self.directory.log("failed\n" + trace)
         with contextlib.suppress(OSError):
-            self.directory.status("failed", force=True)
+            self.directory.write_status("failed", force=True)
 
     def note(self, text: str) -> None:
-        """Something that a person should know: on the console, and in log.txt."""
+        """Writes a message for the user to the console and to log.txt."""
         self.console.note(text)
-        with contextlib.suppress(OSError):  # whoever writes what the run needs will say that it cannot be written
+        with contextlib.suppress(OSError):  # writing a file that the run needs will raise the same error
             self.directory.log(text)
 
     def close(self) -> None:
         for logger in self._loggers:
             try:
                 logger.close()
-            except Exception as error:  # the run itself is over, and its result stands
+            except Exception as error:  # the run is finished and saved, so this must not fail it
                 self.note(f"closing a logger raised {type(error).__name__}: {error}")
         for file in self._files.values():
             file.close()
 
 
-def _shown(evaluation: Evaluation | None) -> dict[str, Any] | None:
+def _summarised(evaluation: Evaluation | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
     return {

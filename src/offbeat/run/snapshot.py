@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides replay, as bytes and back: arrays in safetensors, everything else in JSON."""
+"""Encodes and decodes a run's state except replay: arrays in safetensors, everything else in JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import DTYPES, little, required
+from offbeat.replay.chunkfile import DTYPES, little_endian, required
 from offbeat.types import Array
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -22,12 +22,11 @@ _FLOAT = "$float"
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The state of a run at one moment.
+    """The state of a run at one step.
 
-    arrays: networks, optimisers, normalisers, anything large. values: JSON, such as counters and random streams; NaN,
-    infinities and integers of any size come back as they were, tuples as lists.
-    notes: JSON that describes the run rather than its state (config, versions, times, lengths of log files); notes are
-    never in the digest.
+    arrays: networks, optimisers, normalisers, anything large. values: JSON, such as counters and random streams. NaN,
+    infinities and integers of any size are preserved; tuples become lists. notes: JSON that describes the run instead
+    of its state (config, versions, times, lengths of log files); the digest does not include them.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -35,8 +34,8 @@ class Snapshot:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose name begins with `prefix`, without it."""
+def select_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays with names that start with `prefix`, under the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -73,29 +72,29 @@ def to_json(value: Any) -> bytes:
     try:
         plain = _plain(value, "")
     except RecursionError as error:
-        raise CheckpointError("the state is nested too deeply, or contains itself; make it flatter") from error
+        raise CheckpointError("the state is nested too deeply, or contains itself; flatten it") from error
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def from_json(data: bytes, where: str) -> Any:
     try:
-        return json.loads(data, object_hook=_revive, parse_constant=_refuse)
+        return json.loads(data, object_hook=_decode_float, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} is not valid JSON: {error}") from error
 
 
 def logical_parts(snapshot: Snapshot) -> list[bytes]:
-    """The snapshot's content in an order of its own: each array's name, dtype, shape and bytes, and the values."""
+    """The snapshot's content in a fixed order, for the digest: values, then each array's name, dtype, shape, bytes."""
     parts = [to_json(snapshot.values)]
     for name in sorted(snapshot.arrays):
         array = np.asarray(snapshot.arrays[name])
         parts.append(to_json([name, array.dtype.name, list(array.shape)]))
-        parts.append(array.astype(little(array.dtype.name), copy=False).tobytes())
+        parts.append(array.astype(little_endian(array.dtype.name), copy=False).tobytes())
     return parts
 
 
 def _plain(value: Any, path: str) -> Any:
-    """The value in types that JSON gives back as they were; whatever would come back otherwise is refused."""
+    """Converts to types that JSON preserves; CheckpointError for anything that JSON would change."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str):
@@ -117,7 +116,8 @@ def _plain(value: Any, path: str) -> Any:
     )
 
 
-def _revive(entry: dict[str, Any]) -> Any:
+def _decode_float(entry: dict[str, Any]) -> Any:
+    """Converts {"$float": "nan"} to the float, as `_plain` encodes it; returns other objects unchanged."""
     if _FLOAT in entry:
         name = entry[_FLOAT]
         if len(entry) != 1 or not isinstance(name, str) or name not in _NOT_FINITE:

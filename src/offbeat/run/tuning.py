@@ -1,7 +1,7 @@
-"""How a run uses the machine, where its settings leave that open: threads, and how far collectors may run ahead.
+"""Defaults that depend on the machine: the learner's threads, and how far collectors may be ahead.
 
-What is chosen follows from the settings and the machine alone, never from a measurement, so that a run repeats number
-for number. Threads, on which the last digits depend, are recorded with the run's settings: a resumed run keeps them.
+They follow from the settings and the machine only, never from a measurement, so that a run can be repeated exactly. The
+number of threads, which changes the last digits, is recorded with the run's settings: a resumed run keeps it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from offbeat import threads
-from offbeat.algorithms.configs import PPO, Config, OffPolicy, Run
+from offbeat import flat, threads
+from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.registry import find
 
 GRAIN, SLOW_GRAIN = 8_000_000, 64_000_000
-"""Multiplications that a thread must have in the largest product of an update to be worth waking; and where waking is
-slow. A second thread made SAC with 256-256 units and batches of 256 (17 million) a third faster on virtual AMD cores
-(docs/benchmarks.md) and a quarter slower on virtual Intel ones, before these rules were there."""
+"""Multiplications per thread in the largest product of an update, from which another thread is faster; and the same on
+processors where threads wake slowly. A second thread made SAC with 256-256 units and batches of 256 (17 million) a
+third faster on virtual AMD cores (docs/benchmarks.md) and a quarter slower on virtual Intel ones, before these
+rules."""
 MOST_THREADS = 16
 MULTIPLICATIONS_PER_SECOND = 4e10
 """Of one core, roughly, over a whole update."""
@@ -36,61 +38,64 @@ class Work:
 
 def work_of(config: Config) -> Work:
     own, run = config.learner, config.run
-    products = [first * second for first, second in pairwise((*own.hidden, 1))] or [1]
-    if isinstance(own, OffPolicy):
-        rows, networks, per_step = float(own.batch_size), 2 + 2 * getattr(own, "critics", 1), run.updates_per_step
+    products = [first * second for first, second in pairwise((*own.networks.hidden, 1))] or [1]
+    if find(config.algorithm).learns_from == "replay":
+        critics = flat.values(own).get("critics", 1)
+        rows, networks, per_step = float(own.replay.batch_size), 2 + 2 * critics, run.pace.updates_per_step
     else:
-        assert isinstance(own, PPO)
-        rows, networks = own.rollout_steps * run.num_envs / own.minibatches, 2
-        per_step = own.epochs * own.minibatches / (own.rollout_steps * run.num_envs)
+        rollouts, steps = own.rollouts, own.rollouts.rollout_steps * run.environment.num_envs
+        rows, networks, per_step = steps / rollouts.minibatches, 2, rollouts.epochs * rollouts.minibatches / steps
     # Forward once, and backward at twice the cost.
     return Work(rows * max(products), 3 * networks * rows * sum(products), per_step)
 
 
 def settled(config: Config) -> Config:
-    """The config with a number of threads, where it left the choice open."""
+    """The config with a number of threads, if it had none."""
     run = config.run
-    return config if run.threads else replace(config, run=replace(run, threads=learner_threads(config)))
+    return config if run.compute.threads else replace(config, run=flat.replace(run, threads=learner_threads(config)))
 
 
 def ahead(run: Run) -> tuple[int, int]:
-    """Vector steps that collectors may be ahead of their updates (slack), and that each may take unasked."""
-    slack = _slack(run) if run.slack is None else run.slack
-    return slack, run.collect_ahead or max(1, slack)
+    """Vector steps that collectors may be ahead of their updates (slack), and that each may take per permit."""
+    slack = _slack(run) if run.collection.slack is None else run.collection.slack
+    return slack, run.collection.collect_ahead or max(1, slack)
 
 
 def learner_threads(config: Config) -> int:
-    """As many as the largest product of an update keeps busy, on the cores that collectors leave.
+    """As many threads as the largest product of an update can use, on the cores that collectors leave free.
 
-    A core is left for each that collectors will need, and not for each collector: at one update per step they sleep
-    most of the time. In one process, threads that sleep through long turns of the environments are slow to come back
+    Cores are left free for the work of the collectors, not for each collector: at one update per step they sleep most
+    of the time. In one process, threads that sleep during long phases of environment steps are slow to wake
     (Pendulum, 64 environments, an update per 100 steps: 1.5 x as many steps with one thread as with two).
     """
     run, work = config.run, work_of(config)
     learning = work.per_step * work.whole / MULTIPLICATIONS_PER_SECOND
-    stepping = SECONDS_PER_STEP / learning  # cores that stepping would keep busy while the learner works, roughly
-    in_turns = not run.collectors and isinstance(config.learner, OffPolicy)  # a few updates after each step of all
-    if threads.spin_long() or (in_turns and stepping > 0.5):
+    stepping = SECONDS_PER_STEP / learning  # cores that stepping uses while the learner works, roughly
+    from_replay = find(config.algorithm).learns_from == "replay"
+    in_turns = from_replay and not run.collection.collectors  # a few updates after each vector step
+    if threads.idle_threads_spin() or (in_turns and stepping > 0.5):
         return 1
-    useful = int(work.largest // (SLOW_GRAIN if threads.wake_slowly() else GRAIN))
-    return max(1, min(useful, threads.cores() - round(min(run.collectors, stepping)), MOST_THREADS))
+    useful = int(work.largest // (SLOW_GRAIN if threads.threads_wake_slowly() else GRAIN))
+    return max(1, min(useful, threads.cores() - round(min(run.collection.collectors, stepping)), MOST_THREADS))
 
 
 def _slack(run: Run) -> int:
-    """Vector steps that hold some tens of updates, so that neither side waits for the other's next turn."""
-    wanted = math.ceil(UPDATES_AHEAD / (run.updates_per_step * run.num_envs))
-    room = run.capacity // run.num_envs // (run.collectors + 2)  # see Run: what a shard must hold
+    """Vector steps that give some tens of updates, so that learner and collectors do not wait for each other."""
+    wanted = math.ceil(UPDATES_AHEAD / (run.pace.updates_per_step * run.environment.num_envs))
+    room = run.storage.capacity // run.environment.num_envs // (run.collection.collectors + 2)
     return max(0, min(max(wanted, LEAST_SLACK), MOST_SLACK, room))
 
 
 def sentence(config: Config, acting: str) -> str:
-    """How the run uses the machine, for its first lines."""
+    """Threads, acting library and collectors, for the first lines of a run."""
     run = config.run
-    said = [f"learner {run.threads} of {threads.cores()} threads", f"acting in {acting}"]
-    if run.collectors:
-        said.append(f"{run.collectors} collector{'s' * (run.collectors > 1)}")
-    if run.collectors and isinstance(config.learner, OffPolicy):
+    said = [f"learner {run.compute.threads} of {threads.cores()} threads", f"acting in {acting}"]
+    if run.collection.collectors:
+        said.append(f"{run.collection.collectors} collector{'s' * (run.collection.collectors > 1)}")
+    if run.collection.collectors and find(config.algorithm).learns_from == "replay":
         said.append("slack {}, collect ahead {}".format(*ahead(run)))
-    if threads.spin_long():
-        said.append("torch was imported before offbeat, whose threads then spin: import offbeat first for more threads")
+    if threads.idle_threads_spin():
+        said.append(
+            "torch was imported before offbeat, so its idle threads spin: import offbeat first to use more threads"
+        )
     return "; ".join(said)

@@ -1,4 +1,4 @@
-"""The versions that a run was made with, for its config and its checkpoints."""
+"""Versions of Python and of the packages that a run uses, for its config and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
 
 
 def versions() -> dict[str, str]:
+    """The installed version of each package, by name."""
     import offbeat
 
-    found = {"offbeat": offbeat.__version__, "python": platform.python_version()}
+    installed = {"offbeat": offbeat.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed

@@ -1,4 +1,4 @@
-"""Weights as they are published: a version, the arrays, and a checksum over both names and numbers."""
+"""Published weights: a version, the arrays, and a checksum over version, names and numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offbeat.types import Weights
 
 @dataclass(frozen=True)
 class Publication:
-    """One version of the acting weights; `version` is the number of updates that made them."""
+    """One version of the policy's weights; `version` is the number of updates so far."""
 
     version: int
     weights: Weights

@@ -1,4 +1,4 @@
-"""The newest weights in memory that several processes see: one writer, any number of readers, no lock."""
+"""The newest weights in shared memory: one writer, any number of readers, no lock."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from offbeat.memory import fence
 from offbeat.types import Array, Weights
 from offbeat.weights.publication import Publication
 
-Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
+WeightsLayout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Name, dtype and shape of every array."""
 
 _ALIGNMENT = 64
-_COUNT = 0  # of the header: how many publications there have been
-_BEGUN, _ENDED, _VERSION, _CHECKSUM, _TIME = range(5)  # of each copy's own header
+_COUNT = 0  # index in the header: the number of publications
+_BEGUN, _ENDED, _VERSION, _CHECKSUM, _TIME = range(5)  # indices in the header of each copy
 _WORDS = 8
-MOST_FAILURES = 1_000
+MAX_READ_ATTEMPTS = 1_000
 
 
-def layout_of(weights: Weights) -> Layout:
+def weights_layout(weights: Weights) -> WeightsLayout:
     return tuple((name, np.asarray(array).dtype.str, np.shape(array)) for name, array in weights.items())
 
 
 class SharedWeights:
-    """Two copies, written in turn: while one is being written, the other is whole.
+    """Double-buffered weights: while one copy is being written, the other is complete.
 
-    A reader takes the copy that was finished last and looks afterwards whether the writer has come back to it, and
-    whether the checksum fits; if not, it reads again. So a reader never gets a torn set, however slow it is, and a
-    process that is killed while it reads or writes holds nobody up.
+    A reader copies the latest complete buffer. It then checks that the writer did not start to overwrite it, and that
+    the checksum matches; otherwise it reads again. So a reader never returns a mixture of two versions, however slow it
+    is, and a process that is killed while it reads or writes blocks no other process.
     """
 
-    def __init__(self, layout: Layout, buffer: Any) -> None:
+    def __init__(self, layout: WeightsLayout, buffer: Any) -> None:
         self._layout = layout
-        self._places, size = _places(layout)
+        self._offsets, size = _offsets(layout)
         memory = np.frombuffer(buffer, np.uint8, count=self.nbytes(layout))
         header = 8 * _WORDS
         self._header = memory[:header].view(np.int64).data
@@ -46,24 +46,24 @@ class SharedWeights:
         self._bodies = [copy[header:] for copy in copies]
 
     @staticmethod
-    def nbytes(layout: Layout) -> int:
-        return 8 * _WORDS + 2 * (8 * _WORDS + _places(layout)[1])
+    def nbytes(layout: WeightsLayout) -> int:
+        return 8 * _WORDS + 2 * (8 * _WORDS + _offsets(layout)[1])
 
     @property
     def count(self) -> int:
-        """Publications so far."""
+        """The number of publications so far."""
         return self._header[_COUNT]
 
     def publish(self, version: int, weights: Weights) -> None:
-        """Makes a version the newest; its arrays are as the layout says."""
+        """Publishes a version; names, dtypes and shapes of its arrays must match the layout."""
         number = self.count + 1
         head, body = self._heads[number % 2], self._bodies[number % 2]
         head[_BEGUN] = number
         fence()
-        for (name, dtype, shape), (start, stop) in zip(self._layout, self._places, strict=True):
+        for (name, dtype, shape), (start, stop) in zip(self._layout, self._offsets, strict=True):
             array = np.asarray(weights[name])
             if array.dtype.str != dtype or array.shape != shape:
-                raise ValueError(f"{name!r} is {array.dtype} {array.shape}; the layout has {np.dtype(dtype)} {shape}")
+                raise ValueError(f"{name!r} is {array.dtype} {array.shape}; it must be {np.dtype(dtype)} {shape}")
             body[start:stop] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         head[_VERSION], head[_TIME], head[_CHECKSUM] = version, time.monotonic_ns(), _checksum(version, body)
         fence()
@@ -72,34 +72,37 @@ class SharedWeights:
         self._header[_COUNT] = number
 
     def newest(self) -> tuple[Publication, int]:
-        """The newest version, as a copy of one's own, and when it was published (time.monotonic_ns)."""
-        for _ in range(MOST_FAILURES):
+        """A copy of the newest version, and when it was published (time.monotonic_ns)."""
+        for _ in range(MAX_READ_ATTEMPTS):
             if (number := self.count) == 0:
-                raise OffbeatError("no weights have been published yet")
+                raise OffbeatError("no weights have been published yet; call publish first")
             head, body = self._heads[number % 2], self._bodies[number % 2].copy()
             version, checksum, when = head[_VERSION], head[_CHECKSUM], head[_TIME]
             fence()
             if head[_BEGUN] == head[_ENDED] == number and checksum == _checksum(version, body):
                 return Publication(version, self._named(body)), when
-        raise OffbeatError(f"the published weights do not match their checksum, {MOST_FAILURES} times in a row")
+        raise OffbeatError(
+            f"the published weights did not match their checksum {MAX_READ_ATTEMPTS} times in a row; the shared memory "
+            "is damaged: resume the run from its checkpoint"
+        )
 
     def _named(self, body: Array) -> Mapping[str, Array]:
         return {
             name: body[start:stop].view(dtype).reshape(shape)
-            for (name, dtype, shape), (start, stop) in zip(self._layout, self._places, strict=True)
+            for (name, dtype, shape), (start, stop) in zip(self._layout, self._offsets, strict=True)
         }
 
 
-def _places(layout: Layout) -> tuple[Sequence[tuple[int, int]], int]:
-    """Where each array begins and ends, aligned, and the size of all."""
-    places, start = [], 0
+def _offsets(layout: WeightsLayout) -> tuple[Sequence[tuple[int, int]], int]:
+    """Start and stop of each array in bytes, aligned, and the total size."""
+    offsets, start = [], 0
     for _, dtype, shape in layout:
         length = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        places.append((start, start + length))
+        offsets.append((start, start + length))
         start += -(-length // _ALIGNMENT) * _ALIGNMENT
-    return places, start
+    return offsets, start
 
 
 def _checksum(version: int, body: Array) -> int:
-    """The sum of all words: it tells a mixture of two versions, in a tenth of the time of a CRC."""
+    """The sum of all 64-bit words: it detects a mixture of two versions, in a tenth of the time of a CRC."""
     return (int(np.add.reduce(body.view(np.uint64))) + version) & (2**63 - 1)

@@ -1,46 +1,32 @@
-"""Every setting, as frozen dataclasses; imports no backend.
+"""Every setting, as frozen dataclasses that are composed of groups; imports no backend.
 
-Each field is made by `setting(default, help, ...)`; its range is checked when the dataclass is made, wherever the value
-came from (Python, YAML, command line). A union of dataclasses (temperature) surfaces as flat keys.
+Each field is made by `setting(default, help, ...)`, and each group by `group(kind)`. Ranges are checked when a config
+is made, wherever the value came from (Python, YAML, command line). The keys of groups are flat; so are those of a union
+of dataclasses (temperature), with its name as the prefix.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from offbeat.algorithms.configs.checks import check_config
+from offbeat.algorithms.configs.exploration import EpsilonGreedy, Gaussian, OrnsteinUhlenbeck, OwnExploration
+from offbeat.algorithms.configs.groups import SCHEDULES, Activation, Optimisation, Reference
 from offbeat.algorithms.configs.idle import IdleSetting
-from offbeat.algorithms.configs.learning import SCHEDULES, Activation, Learning, Reference
-from offbeat.algorithms.configs.off_policy import (
-    DDPG,
-    DQN,
-    REDQ,
-    SAC,
-    TD3,
-    ActorCritic,
-    EpsilonGreedy,
-    Fixed,
-    Gaussian,
-    Learned,
-    OffPolicy,
-    OrnsteinUhlenbeck,
-)
-from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate, Optimiser
+from offbeat.algorithms.configs.off_policy import DQN, SAC, TD3, Fixed, Learned
+from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate
 from offbeat.algorithms.configs.run import Run, check_needs
 
 __all__ = [
-    "ALGORITHMS",
     "APPO",
-    "DDPG",
     "DQN",
     "PPO",
-    "REDQ",
     "SAC",
     "SCHEDULES",
     "TD3",
     "Activation",
-    "ActorCritic",
     "AdaptiveRate",
-    "Algorithm",
     "Config",
     "EpsilonGreedy",
     "Fixed",
@@ -48,33 +34,26 @@ __all__ = [
     "Gaussian",
     "IdleSetting",
     "Learned",
-    "Learning",
-    "OffPolicy",
-    "Optimiser",
+    "Optimisation",
     "OrnsteinUhlenbeck",
+    "OwnExploration",
     "Reference",
     "Run",
 ]
 
-Algorithm = Learning
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "sac": SAC,
-    "redq": REDQ,
-    "td3": TD3,
-    "ddpg": DDPG,
-    "dqn": DQN,
-    "ppo": PPO,
-    "appo": APPO,
-}
-
 
 @dataclass(frozen=True)
 class Config:
-    """What a run is made from: an algorithm by name, its settings, and the run's."""
+    """What a run is made from.
+
+    algorithm: its name, or `module:thing` for a record of the user's. learner: the algorithm's own settings, an
+    instance of the config class of its record.
+    """
 
     algorithm: str
     run: Run
-    learner: Algorithm
+    learner: Any
 
     def __post_init__(self) -> None:
+        check_config(self.learner)
         check_needs(self.learner, self.run)

@@ -1,161 +1,276 @@
-"""Where, how long and how a run trains: the settings that are the same for every algorithm."""
+"""Settings of a run, which are the same for every algorithm, in groups by the part that they serve."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from offbeat.algorithms.configs.learning import Reference
+from offbeat import flat
+from offbeat.algorithms.configs.groups import Reference
 from offbeat.errors import UsageError
-from offbeat.ranges import check_ranges, setting
+from offbeat.ranges import check_ranges, group, setting
 
 
 @dataclass(frozen=True)
-class Run:
-    """Where, how long and how a run trains; the same for every algorithm that does not say otherwise."""
+class Environment:
+    """What is trained on."""
+
+    title: ClassVar[str] = "environment"
 
     env: str = setting("", "Gymnasium id, or module:factory.")
     env_kwargs: Mapping[str, Any] = setting({}, "Arguments for the environment, as key=value.")
     env_wrapper: Reference | None = setting(None, "module:callable that wraps each environment.")
     max_episode_steps: int | None = setting(
-        None, "Truncate episodes here; none keeps the environment's own limit.", at_least=1
+        None, "Truncate episodes after this many steps; none keeps the environment's own limit.", at_least=1
     )
     state_key: str | None = setting(
-        None, "Privileged state for the critic only: a key of a Dict observation, or of info."
+        None, "Privileged state, which only the critic sees: a key of a Dict observation, or of info."
     )
     mask_key: str | None = setting(
-        None, "Mask of the actions that are allowed, for Discrete actions: a key of a Dict observation, or of info."
+        None, "Mask of the allowed actions, for Discrete actions: a key of a Dict observation, or of info."
     )
+    num_envs: int = setting(1, "Number of environments, over all collectors together.", at_least=1, at_most=2**16)
+    reward_shaping: Reference | None = setting(
+        None, "module:callable (reward, step, total_steps) -> reward, applied before rewards are stored."
+    )
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with."""
+
     preset: str | None = setting(
         "auto",
-        "Settings from the literature, below flags and files and above the defaults: auto is the environment's own "
-        "preset, if it has one; or the id of another environment; or none.",
-    )
-    num_envs: int = setting(1, "Environments stepped side by side.", at_least=1, at_most=2**16)
-    total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
-    total_updates: int | None = setting(None, "Stop after this many updates instead, if that comes first.", at_least=1)
-    init_from: str | None = setting(
-        None,
-        "Begin with the networks and normalisers of another run, on an environment with the same spaces: RUN, or "
-        "RUN:CHECKPOINT (latest, best, or its name). Optimisers and counters are new; random_steps is 0 unless set.",
+        "Settings from the literature; flags and files override them. auto uses the preset of the environment if there "
+        "is one. Or give the id of another environment, or none.",
     )
     seed: int = setting(0, "Seed of every random stream.", at_least=0, below=2**63)
-    out: str = setting("runs", "Directory for runs.")
-    name: str | None = setting(
-        None, "The run is exactly OUT/NAME; none makes a name from algorithm, environment, seed and time."
+    init_from: str | None = setting(
+        None,
+        "Begin with the networks and normalisers of another run on an environment with the same spaces: RUN, or "
+        "RUN:CHECKPOINT (latest, best, or its name). Optimisers and counters are new; random_steps is 0 unless set.",
     )
-    updates_per_step: float = setting(1.0, "Updates per environment step after warm-up; may be a fraction.", above=0)
-    random_steps: int = setting(1_000, "Uniform random actions for this many first steps.", at_least=0)
-    warmup_steps: int = setting(1_000, "No updates before this many steps.", at_least=1)
-    capacity: int = setting(1_000_000, "Transitions that replay keeps.", at_least=1)
-    reward_shaping: Reference | None = setting(
-        None, "module:callable (reward, step, total_steps) -> reward, applied before replay."
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is."""
+
+    total_steps: int = setting(100_000, "Environment steps, over all environments.", at_least=1)
+    total_updates: int | None = setting(
+        None, "Stop after this many updates, if that is before total_steps; none sets no limit.", at_least=1
     )
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """How many updates belong to how many steps."""
+
+    updates_per_step: float = setting(
+        1.0, "Update ratio: updates per environment step after the warm-up. May be a fraction.", above=0
+    )
+    random_steps: int = setting(
+        1_000, "Environment steps at the start with uniform random actions.", at_least=0, title="exploration"
+    )
+    warmup_steps: int = setting(1_000, "Environment steps before the first update.", at_least=1)
+    pace: Literal["held", "ceiling", "free"] = setting(
+        "held",
+        "With collectors: held keeps the update ratio, and both sides wait for each other. ceiling pauses the learner "
+        "above the ratio and never the collectors, for robots. free lets neither wait, whatever the ratio becomes.",
+        needs="collectors",
+    )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What replay holds."""
+
+    capacity: int = setting(1_000_000, "Transitions that replay holds.", at_least=1)
+    replay: Reference = setting(
+        "uniform", "uniform, or your own replay: module:callable (schema, settings, **replay_kwargs) -> Experience."
+    )
+    replay_kwargs: Mapping[str, Any] = setting({}, "Keyword arguments for your own replay, as key=value.")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Who steps the environments, and how far ahead of the learner."""
+
+    title: ClassVar[str] = "collectors"
+
     collectors: int = setting(
-        0, "Collector processes, each with its share of the environments; 0 collects in the learner's own.", at_least=0
+        0,
+        "Collector processes, each with a share of the environments; 0 collects in the learner's process.",
+        at_least=0,
+    )
+    collector: Reference = setting(
+        "processes", "processes, or your own collector: module:callable (context) -> Collector."
     )
     slack: int | None = setting(
         None,
-        "With collectors: vector steps (a step of every environment) that may be taken before the updates that belong "
-        "to the earlier ones are made; 0 is synchronous, with the numbers of one process; none holds about 32 updates.",
+        "With collectors: vector steps (one step of every environment) that may be taken before the updates of the "
+        "earlier steps are made. 0 is synchronous and gives the numbers of one process; none allows about 32 updates.",
         at_least=0,
         needs="collectors",
     )
     collect_ahead: int | None = setting(
         None,
-        "With collectors: vector steps that each may take before the learner looks again; none is as slack.",
+        "With collectors: vector steps that each collector may take without a new permit; none uses slack.",
         at_least=1,
         needs="collectors",
     )
     max_policy_lag: int | None = setting(
         None,
-        "With collectors: updates by which the weights that act may be behind; none sets no limit.",
+        "With collectors: largest policy lag, in updates between the acting weights and the newest; none sets no "
+        "limit.",
         at_least=1,
         needs="collectors",
     )
     hang_seconds: float = setting(
         60.0,
-        "With collectors: an environment whose step takes longer is interrupted and restarted; after twice as long its "
-        "collector is replaced.",
+        "With collectors: seconds after which an environment that does not return from a step is interrupted and "
+        "restarted. After twice as long its collector is replaced.",
         above=0,
         needs="collectors",
     )
     max_crashes: int = setting(
         5,
-        "With collectors: the run stops when one ends so often in a row without a row collected.",
+        "With collectors: the run stops if a collector crashes this many times in a row without collecting anything.",
         at_least=1,
         needs="collectors",
     )
     acting: Literal["auto", "numpy", "torch"] = setting(
-        "auto", "What the policy acts with; auto is NumPy, and torch where environments and layers are many and wide."
+        "auto", "Library that the policy acts with; auto is NumPy, and torch for many environments and wide layers."
     )
-    eval_every: int = setting(5_000, "Evaluate every this many steps; 0 only at the end.", at_least=0)
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """When a run is evaluated."""
+
+    title: ClassVar[str] = "evaluation"
+
+    eval_every: int = setting(5_000, "Environment steps between evaluations; 0 evaluates only at the end.", at_least=0)
     eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
-    stop_return: float | None = setting(None, "Stop when an evaluation's mean return reaches this.")
-    checkpoint_every: int = setting(10_000, "Checkpoint every this many steps; 0 only at the end.", at_least=0)
+    stop_return: float | None = setting(
+        None, "Stop the run if the mean return of an evaluation reaches this; none never stops early."
+    )
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run writes, where, and how often."""
+
+    title: ClassVar[str] = "logging"
+
+    out: str = setting("runs", "Directory for runs.")
+    name: str | None = setting(
+        None, "The run's directory is OUT/NAME; none makes a name from algorithm, environment, seed and time."
+    )
+    checkpoint_every: int = setting(
+        10_000, "Environment steps between checkpoints; 0 saves only at the end.", at_least=0
+    )
     keep_checkpoints: int | None = setting(
         2,
-        "So many of the newest checkpoints stay, with the replay that each needs, and the best one; none keeps all.",
+        "Number of newest checkpoints to keep, with the replay that they need; the best one is kept too. none keeps "
+        "all.",
         at_least=1,
     )
-    log_every: int = setting(1_000, "Log metrics every this many steps.", at_least=1)
+    log_every: int = setting(1_000, "Environment steps between log lines.", at_least=1)
     logger: tuple[Literal["tensorboard", "wandb"], ...] = setting(
         ("tensorboard",), "Loggers beside metrics.jsonl, separated by commas; 'none' for no other."
     )
+    trace: bool = setting(
+        False, "Write trace.json, with the time spans of each process (`offbeat trace` summarises it)."
+    )
+    trace_cpu: bool = setting(False, "With trace: also record the processor time of each span.", needs="trace")
+    quiet: bool = setting(False, "Print only errors, notes and the run's path.")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What the learner computes with."""
+
     device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
     threads: int = setting(
         0,
-        "Torch threads of the learner; 0 chooses by the size of an update, on the cores that collectors leave.",
+        "Torch threads of the learner; 0 chooses by the size of an update, among the cores that collectors leave free.",
         at_least=0,
         at_most=1024,
     )
-    precision: Literal["float32", "float64"] = setting("float32", "The learner's floating-point type.")
-    trace: bool = setting(False, "Write trace.json: what each process did when (`offbeat trace` adds it up).")
-    trace_cpu: bool = setting(False, "With trace: processor time of each span, too.", needs="trace")
-    quiet: bool = setting(False, "Print nothing but errors, notes and the run's path.")
+    precision: Literal["float32", "float64"] = setting("float32", "Floating-point type of the learner.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Environment, length, pace, collection, evaluation and output of a run; the same for every algorithm."""
+
+    environment: Environment = group(Environment)
+    start: Start = group(Start)
+    length: Length = group(Length)
+    pace: Pacing = group(Pacing)
+    storage: Storage = group(Storage)
+    collection: Collection = group(Collection)
+    evaluation: Evaluations = group(Evaluations)
+    output: Output = group(Output)
+    compute: Compute = group(Compute)
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.num_envs > self.capacity:
+        num_envs, capacity = self.environment.num_envs, self.storage.capacity
+        if num_envs > capacity:
             raise UsageError(
-                f"capacity={self.capacity} is less than num_envs={self.num_envs}: one step of all would not fit"
+                f"capacity={capacity} is less than num_envs={num_envs}: one step of every environment would not fit; "
+                f"use capacity >= {num_envs}"
             )
         self._check_collectors()
-        if self.stop_return is not None and not self.eval_every:
+        if self.storage.replay == "uniform" and self.storage.replay_kwargs:
             raise UsageError(
-                f"stop_return={self.stop_return:g} looks at evaluations, and eval_every=0 makes none before the end: "
-                "use eval_every >= 1, or leave stop_return out"
+                f"replay_kwargs={dict(self.storage.replay_kwargs)} has no effect, because replay is uniform: set "
+                "replay, or leave replay_kwargs out"
             )
-        if self.warmup_steps > self.capacity:
+        evaluation, warmup = self.evaluation, self.pace.warmup_steps
+        if evaluation.stop_return is not None and not evaluation.eval_every:
             raise UsageError(
-                f"warmup_steps={self.warmup_steps} is more than capacity={self.capacity}: replay could never hold the "
-                f"warm-up, so learning would never start; use warmup_steps <= {self.capacity} or a larger capacity"
+                f"stop_return={evaluation.stop_return:g} is compared with evaluations, but eval_every=0 makes none "
+                "before the end: use eval_every >= 1, or leave stop_return out"
+            )
+        if warmup > capacity:
+            raise UsageError(
+                f"warmup_steps={warmup} is more than capacity={capacity}: replay could never hold the warm-up, so "
+                f"learning would never start; use warmup_steps <= {capacity} or a larger capacity"
             )
 
     def _check_collectors(self) -> None:
-        if self.collectors > self.num_envs:
+        collectors, num_envs = self.collection.collectors, self.environment.num_envs
+        if collectors > num_envs:
             raise UsageError(
-                f"collectors={self.collectors} is more than num_envs={self.num_envs}: each collector needs an "
-                f"environment; use num_envs >= {self.collectors}"
+                f"collectors={collectors} is more than num_envs={num_envs}: each collector needs an environment; use "
+                f"num_envs >= {collectors}"
             )
-        slack, ahead = self.slack or 0, self.collect_ahead or self.slack or 1
-        least = (self.collectors * slack + 2 * ahead) * self.num_envs
-        if self.collectors and least > self.capacity:
+        slack = self.collection.slack or 0
+        ahead = self.collection.collect_ahead or self.collection.slack or 1
+        least = (collectors * slack + 2 * ahead) * num_envs
+        if collectors and least > self.storage.capacity:
             raise UsageError(
-                f"capacity={self.capacity} leaves a collector less than it may be ahead by, slack={slack} and "
-                f"collect_ahead={ahead} vector steps of {self.num_envs} environments; use capacity >= {least}"
+                f"capacity={self.storage.capacity} is too small for collectors that may be slack={slack} and "
+                f"collect_ahead={ahead} vector steps of {num_envs} environments ahead; use capacity >= {least}"
             )
         check_needs(self, self)
 
 
 def check_needs(settings: Any, run: Run) -> None:
-    """Raises UsageError for a setting that has nothing to act on, because the run lacks what it needs."""
-    for each in dataclasses.fields(settings):
-        value, needed = getattr(settings, each.name), each.metadata["needs"]
-        if needed is not None and not getattr(run, needed) and value != each.default:
-            raise UsageError(
-                f"{each.name}={value} is about {needed}, and {needed}={getattr(run, needed)} has none: set {needed}, "
-                "or leave it out"
-            )
+    """Raises UsageError for a setting that has no effect, because a setting of the run that it needs is off."""
+    values, defaults = flat.values(settings), flat.defaults(type(settings))
+    for leaf in flat.leaves(type(settings)):
+        needed, value = leaf.metadata["needs"], values[leaf.name]
+        if needed is None or flat.value(run, needed) or value == defaults[leaf.name]:
+            continue
+        if needed == "collectors" and run.collection.collector != "processes":
+            continue  # a collector of the user's own
+        off = flat.value(run, needed)
+        wanted = f"{needed} >= 1" if off is not False else needed
+        raise UsageError(
+            f"{leaf.name}={value} needs {wanted}, but {needed} is {off}: set {needed}, or leave {leaf.name} out"
+        )

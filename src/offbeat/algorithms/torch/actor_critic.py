@@ -1,123 +1,116 @@
-"""Actors and critics from settings: our own MLPs or a user's modules, with errors in words."""
+"""Actors and critics from settings: our own MLPs or a user's modules, checked when they are made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.configs import SAC, ActorCritic, Learning
-from offbeat.algorithms.torch.differentiate import Gradient, Network
+from offbeat.algorithms.configs.groups import CriticRegularisation
+from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import (
     MLP,
     Critics,
-    OwnCritics,
-    OwnNetwork,
-    OwnSampler,
+    UserCritics,
+    UserNetwork,
+    UserSampler,
     Values,
-    WithDeviation,
-    check_apart,
-    own_name,
+    WithLogStd,
+    check_no_shared_parameters,
     short_name,
+    user_name,
 )
-from offbeat.algorithms.torch.randomness import seeded
+from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 
-def check_spaces(name: str, spec: EnvSpec, discrete: bool) -> None:
-    """Refuses what the off-policy algorithm `name` cannot take, and says what can."""
-    if spec.branches or (spec.choices is not None) != discrete:
-        found, others = "Box", "sac, redq, td3, ddpg, ppo or appo"
-        if spec.branches:
-            found, others = "MultiBinary or MultiDiscrete", "ppo or appo"
-        elif spec.choices is not None:
-            found, others = "Discrete", "dqn, sac, redq, ppo or appo"
-        raise SpaceError(f"{spec.name} has {found} actions, which {name} does not take; use {others}")
-    refuse_images(name, spec)
-
-
-def refuse_images(name: str, spec: EnvSpec) -> None:
+def refuse_images(names: str, spec: EnvSpec) -> None:
+    """Refuses images in observations. names: of the algorithms, for the error."""
     if spec.layout.images:
         image = spec.layout.images[0]
         raise SpaceError(
-            f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but {name}'s networks take "
-            "vectors (there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or "
+            f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but the networks of {names} "
+            "take vectors (there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or "
             "leave it out"
         )
 
 
-def network(config: Learning, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
+def make_network(config: Any, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
     """A module with its parameters in one vector, its gradients explicit where the settings and the module allow it.
 
     name: what an error calls it.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise UsageError(f"your {name} has no parameter that could learn; use a module that has some")
-    explicit = config.gradients == "auto" and device.type == "cpu"
-    inner = module.mlp if isinstance(module, WithDeviation) else module
-    rename = short_name if isinstance(inner, MLP | Critics | Values) else own_name
-    return Network(module.to(device, dtype), rename, explicit, config.compile)
+    explicit = config.optimisation.gradients == "auto" and device.type == "cpu"
+    inner = module.mlp if isinstance(module, WithLogStd) else module
+    rename = short_name if isinstance(inner, MLP | Critics | Values) else user_name
+    return Network(module.to(device, dtype), rename, explicit, config.optimisation.compile)
 
 
-def build(
-    config: ActorCritic,
+def make_actor_and_critics(
+    config: Any,
     spec: EnvSpec,
     rng: np.random.Generator,
     device: torch.device,
     dtype: torch.dtype,
     actor_outputs: int,
 ) -> tuple[Network, Network]:
-    """Actor and stacked critics. First weights come from `rng`; own modules draw theirs from torch, seeded by it."""
+    """Actor and stacked critics. First weights come from `rng`; torch, which own modules draw from, is seeded by it."""
     with seeded(int(rng.integers(2**62)), device):
         actor, critic = _actor(config, spec, rng, actor_outputs), _critics(config, spec, rng)
-    check_apart(actor=actor, critic=critic)
-    return network(config, "actor", actor, device, dtype), network(config, "critic", critic, device, dtype)
+    check_no_shared_parameters(actor=actor, critic=critic)
+    return make_network(config, "actor", actor, device, dtype), make_network(config, "critic", critic, device, dtype)
 
 
-def _actor(config: ActorCritic, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
-    if config.actor is not None:
-        module = resolve(config.actor, "actor")(spec)
-        return OwnSampler(module) if hasattr(module, "sample") else OwnNetwork(module)
-    sizes = (spec.observation_size, *config.hidden, outputs)
-    return MLP(sizes, activation=config.activation, layer_norm=config.layer_norm, rng=rng)
+def _actor(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
+    if config.own_networks.actor is not None:
+        module = resolve(config.own_networks.actor, "actor")(spec)
+        return UserSampler(module) if hasattr(module, "sample") else UserNetwork(module)
+    sizes = (spec.observation_size, *config.networks.hidden, outputs)
+    return MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
 
 
-def _critics(config: ActorCritic, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
-    if config.critic is not None:
-        make = resolve(config.critic, "critic")
-        return OwnCritics([make(spec) for _ in range(config.critics)], spec.choices)
-    hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
-    norm, dropout = config.layer_norm, 0.0
-    if isinstance(config, SAC):
-        norm = norm if config.critic_layer_norm is None else config.critic_layer_norm
-        dropout = config.critic_dropout
-    settings = {"activation": config.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
-    return Critics(spec, config.critics, hidden, **settings)
+def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
+    if config.own_networks.critic is not None:
+        make = resolve(config.own_networks.critic, "critic")
+        return UserCritics([make(spec) for _ in range(config.critic_networks.critics)], spec.choices)
+    own = config.critic_networks.critic_hidden
+    hidden = config.networks.hidden if own is None else own
+    regularisation = getattr(config, "critic_regularisation", CriticRegularisation())
+    norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
+    norm = config.networks.layer_norm if norm is None else norm
+    settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
+    return Critics(spec, config.critic_networks.critics, hidden, **settings)
 
 
-def zeros(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def zero_inputs(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Two rows each of observation, privileged state and action, all zero."""
     obs, state, action = (like.new_zeros(2, n) for n in (spec.observation_size, spec.state_size, spec.action_size))
     return obs, state, action
 
 
-def refuse_sampler(name: str, actor: Network, takes: str) -> None:
-    """For algorithms that never ask a user's actor to sample: what they take from it is its forward's."""
-    inner = actor.module.mlp if isinstance(actor.module, WithDeviation) else actor.module
-    if isinstance(inner, OwnSampler):
+def refuse_sampler(names: str, actor: Network, wanted: str) -> None:
+    """Refuses a user's actor with a method `sample`, for algorithms that call its forward alone.
+
+    names: of the algorithms, for the error. wanted: what forward returns.
+    """
+    inner = actor.module.mlp if isinstance(actor.module, WithLogStd) else actor.module
+    if isinstance(inner, UserSampler):
         raise UsageError(
-            f"your actor has a method sample, which {name} never calls: it takes {takes} from forward; return them "
-            "there and remove or rename sample (SAC with Box actions is what calls it)"
+            f"your actor has a method sample, which {names} never call: return {wanted} from forward, and remove or "
+            "rename sample (only SAC and REDQ with Box actions call it)"
         )
 
 
-def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | None, rule: str) -> None:
-    """Two rows of zeros through a network, so that a user's own module fails here and in words."""
-    network.module.eval()  # so that batch norm and its like do not count these rows
+def check_output_shape(name: str, network: Network, inputs: Sequence[Tensor], width: int | None, rule: str) -> None:
+    """Passes two rows of zeros through a network, so that a user's own module that does not fit fails early."""
+    network.module.eval()  # so that batch norm does not count these rows
     try:
         out = network(*inputs)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -127,8 +120,3 @@ def try_out(name: str, network: Network, inputs: Sequence[Tensor], width: int | 
         raise UsageError(f"your {name} returned a {type(out).__name__}: {rule}")
     if width is not None and out.shape != (2, width):
         raise UsageError(f"your {name} gave {tuple(out.shape)} for 2 rows: {rule}")
-
-
-def towards(target: Tensor, factor: float) -> Gradient:
-    """The gradient of  factor / 2 * sum (Q - target)^2  at values Q; target (B,)."""
-    return lambda q: (q - target) * factor

@@ -1,8 +1,7 @@
-"""Networks over one flat vector that give their output and take its gradient back, explicitly or through autograd.
+"""Networks over one flat vector: outputs forward, gradients backward, explicitly or through autograd.
 
-An algorithm writes its losses' gradients at the networks' outputs and hands them to `backward`; which of the two passes
-carries them to the parameters makes no difference to it. The explicit pass knows our own MLPs and spends its time in
-matrix products; autograd serves every other module.
+An algorithm passes the gradient of its loss at a network's output to `backward`. The explicit pass carries it to the
+parameters of our own MLPs by matrix products; autograd serves every other module. Algorithms see no difference.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.torch.networks import MLP, Critics, Layer, Values, WithDeviation
+from offbeat.algorithms.torch.networks import MLP, Critics, Layer, Values, WithLogStd
+from offbeat.algorithms.torch.products import empty_matrix, is_narrow, product, product_by_member
 
 Tape = Any
 """What `forward` keeps for `backward`; valid until the same network's next `forward`."""
 Gradient = Callable[[Tensor], Tensor]
-"""From outputs to the loss's gradient there; where members are stacked, of all at once or of each by itself."""
+"""Maps outputs to the loss's gradient at them; called with all stacked members at once, or with each separately."""
 MOST_SPACES = 16
-"""Work spaces that a network keeps, one for each purpose and number of rows; the oldest gives way."""
+"""Work spaces that a network keeps, one for each purpose and number of rows; the oldest is dropped."""
 
 
 class Pass(Protocol):
@@ -32,11 +32,11 @@ class Pass(Protocol):
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]: ...
 
-    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor: ...
+    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor: ...
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None: ...
 
-    def first(self, tape: Tape, count: int) -> Tape: ...
+    def tape_of_first_rows(self, tape: Tape, count: int) -> Tape: ...
 
     def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None) -> Tensor: ...
 
@@ -44,8 +44,9 @@ class Pass(Protocol):
 class Network:
     """A module whose trainable parameters are views of one flat vector: a step, an average or a norm is one call.
 
-    `rename` maps the module's own names to those in `Weights` and checkpoints. `explicit` False forces autograd, and so
-    does `compile` (a mode of torch.compile, or "off"). `origin`: what this one is a copy of; both work in its space.
+    rename: maps the module's own names to those in `Weights` and checkpoints. explicit: False forces autograd, and so
+    does compile (a mode of torch.compile, or "off"). origin: the network that this one is a copy of; both use its work
+    space.
     """
 
     def __init__(
@@ -76,32 +77,32 @@ class Network:
             return self._pass.output(*parts)
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
-        """The output for inputs (B, ...) and the tape that `backward` or `backward_to` needs."""
+        """The output for inputs (B, ...) and the tape that `backward` or `input_gradient` needs."""
         return self._pass.forward(*parts)
 
-    def first(self, tape: Tape, count: int) -> Tape:
-        """The tape of the first `count` rows alone, of a network that treats each row by itself."""
-        return self._pass.first(tape, count)
+    def tape_of_first_rows(self, tape: Tape, count: int) -> Tape:
+        """The tape of the first `count` rows, for a network whose output rows are independent of each other."""
+        return self._pass.tape_of_first_rows(tape, count)
 
     def backward(self, tape: Tape, gradient: Tensor, add: bool = False) -> None:
-        """Puts the parameters' gradient, for a loss whose gradient at the output is given, into `self.gradient`.
+        """Writes the parameters' gradient into `self.gradient`, from the loss's gradient at the output.
 
-        add: adds it to what is there, for a batch that comes in blocks.
+        add: adds it to what is there, for the second and later blocks of a batch.
         """
         self._pass.to_parameters(tape, gradient, self.gradient, add)
 
-    def fit(self, parts: Sequence[Tensor], gradient: Gradient, add: bool = False) -> Tensor:
-        """The output for inputs (B, ...), and the parameters' gradient of a loss that takes each member by itself.
+    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, add: bool = False) -> Tensor:
+        """The output for inputs (B, ...), and the parameters' gradient of a loss that is a sum over stacked members.
 
-        As `forward` and `backward` with nothing in between but `gradient`: what a member has computed is still in the
-        processor's cache when its gradient goes back.
+        `forward`, `gradient` and `backward` in one, member by member where that is faster: a member's activations are
+        then still in the processor's cache.
         """
-        return self._pass.fit(parts, gradient, self.gradient, add)
+        return self._pass.forward_backward(parts, gradient, self.gradient, add)
 
-    def backward_to(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
-        """The gradient at one of the inputs; the parameters' is not computed.
+    def input_gradient(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
+        """The gradient at one of the inputs; that of the parameters is not computed.
 
-        which (B,): for stacked members of whose outputs only this one has a gradient in each row, `gradient` (B,).
+        which (B,): the only stacked member that has a gradient in each row; `gradient` is then (B,).
         """
         return self._pass.to_input(part, tape, gradient, which)
 
@@ -120,32 +121,32 @@ class Network:
             mine.copy_(theirs)
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Everything that the module holds, trainable or not, under its name in `Weights`."""
-        if not self._named or not self.explicit:  # a user's own module may put other tensors in place of its buffers
+        """All parameters and buffers of the module, by their names in `Weights`."""
+        if not self._named or not self.explicit:  # a user's own module may replace its buffers
             self._named = [(self.rename(name), tensor) for name, tensor in self.module.state_dict().items()]
         return iter(self._named)
 
 
 class FirstMember:
-    """The first of a network's stacked members alone, for gradients at its inputs."""
+    """The first of a network's stacked members, for its values and their gradients at the inputs."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._explicit = ExplicitPass(network.module, member=0) if network.explicit else None
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
-        """Its values (B,), and the tape for `backward_to`."""
+        """Its values (B,), and the tape for `input_gradient`."""
         if self._explicit is not None:
             return self._explicit.forward(*parts)
         values, (inputs, whole) = self._network.forward(*parts)
         with torch.enable_grad():
             return values[0], (inputs, whole[0])
 
-    def backward_to(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
+    def input_gradient(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
         """The gradient at one of the inputs, from that at the values (B,)."""
         if self._explicit is not None:
             return self._explicit.to_input(part, tape, gradient, None)
-        return self._network.backward_to(part, tape, gradient)
+        return self._network.input_gradient(part, tape, gradient)
 
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -155,7 +156,7 @@ def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 Spaces = dict[tuple[str, int], list[Tensor]]
-"""Work space by purpose and number of rows: a matrix for each layer's output."""
+"""Work space by purpose and number of rows: a matrix for each hidden layer's output."""
 
 
 class AutogradPass:
@@ -175,12 +176,12 @@ class AutogradPass:
             out = self._module(*inputs)
         return out.detach().clone() if self._graphs else out.detach(), (inputs, out)
 
-    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
+    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
         out, tape = self.forward(*parts)
         self.to_parameters(tape, gradient(out), into, add)
         return out
 
-    def first(self, tape: Tape, count: int) -> Tape:
+    def tape_of_first_rows(self, tape: Tape, count: int) -> Tape:
         inputs, out = tape
         with torch.enable_grad():
             return inputs, out[..., :count, :]
@@ -211,7 +212,7 @@ def _tanh(x: Tensor, bias: Tensor) -> Tensor:
     return x.add_(bias).tanh_()
 
 
-# Activations whose derivative follows from their own result: of x plus bias, in place; and back, in place.
+# Activations whose derivative follows from their result: forward, of x plus bias, and backward, both in place.
 _FROM_RESULT: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "relu": (_relu, lambda g, y: torch.ops.aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
     "tanh": (_tanh, lambda g, y: torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g)),
@@ -221,13 +222,13 @@ _FROM_RESULT: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tens
 class ExplicitPass:
     """An MLP, single or stacked, by matrix products that write straight into work space and the flat gradient.
 
-    The work space is kept from call to call, so that nothing large is allocated in an update. Where no tape is left
-    behind, and a thread is alone, stacked members have their turns one after the other in the same space, which the
-    cache holds; of a batch of matrices it would hold none.
+    The work space is kept from call to call, so that nothing large is allocated in an update. With one thread, and
+    where no tape is needed later, stacked members are computed one after the other in the same work space, which fits
+    into the processor's cache; a batch of matrices for all members would not.
     """
 
     def __init__(self, module: nn.Module, spaces: Spaces | None = None, member: int | None = None) -> None:
-        """spaces: for members one after the other, of a network of these sizes. member: this one alone of the stack."""
+        """spaces: work space to share with a network of the same sizes. member: only this one of the stack."""
         mlp = _mlp_of(module)
         assert mlp is not None
         which: Any = ... if member is None else member
@@ -253,23 +254,25 @@ class ExplicitPass:
         return mlp is not None and mlp.activation_name in _FROM_RESULT and mlp.plain
 
     def output(self, *parts: Tensor) -> Tensor:
-        return self._in_turn(parts) if self._each and torch.get_num_threads() == 1 else self.forward(*parts)[0]
+        return self._member_by_member(parts) if self._each and torch.get_num_threads() == 1 else self.forward(*parts)[0]
 
-    def fit(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
+    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
         if self._each and torch.get_num_threads() == 1:
-            return self._in_turn(parts, lambda each, out, tape: each.to_parameters(tape, gradient(out), into, add))
+            return self._member_by_member(
+                parts, lambda each, out, tape: each.to_parameters(tape, gradient(out), into, add)
+            )
         out, tape = self.forward(*parts)
         self.to_parameters(tape, gradient(out), into, add)
         return out
 
-    def _in_turn(
+    def _member_by_member(
         self, parts: Sequence[Tensor], after: Callable[[ExplicitPass, Tensor, Tape], None] | None = None
     ) -> Tensor:
-        """The output, member after member. after: what is done with one, its output, and its tape."""
+        """The output, member by member. after: called with each member's pass, its output and its tape."""
         x, outputs = torch.cat(tuple(parts), 1), []
         for each in self._each:
             out, tape = each.forward(x)
-            outputs.append(out.clone())
+            outputs.append(out)
             if after is not None:
                 after(each, out, tape)
         return torch.stack(outputs)
@@ -279,14 +282,14 @@ class ExplicitPass:
         rows, last = len(x), len(self._weights) - 1
         if self._members is not None:
             x = x.expand(self._members, *x.shape)
-        values = [x]
-        for layer, space in enumerate(self._space("forward", rows)):
+        values, spaces = [x], self._space("forward", rows)
+        for layer, space in enumerate([*spaces, self._new_output(rows)]):
             if layer == last and layer and self._scalar and self._members is not None:
                 # A batched product with a vector is slow; multiplied and summed it is not.
                 scratch = torch.mul(x, self._transposed[layer], out=self._space("backward", rows)[layer - 1])
                 torch.sum(scratch, 2, keepdim=True, out=space)
             else:
-                _product(x, self._weights[layer], space)
+                product(x, self._weights[layer], space)
             bias = self._rows_of_bias[layer]
             x = space.add_(bias) if layer == last else self._activate(space, bias)
             values.append(x)
@@ -297,8 +300,8 @@ class ExplicitPass:
         for layer, g in self._back(values, gradient):
             weight_gradient, bias_gradient = self._gradients(into, layer)
             left = values[layer].transpose(-1, -2)
-            if _is_narrow(g):
-                narrow = torch.mm(left, g, out=_empty(g, left.shape[0], g.shape[1]))
+            if is_narrow(g):
+                narrow = torch.mm(left, g, out=empty_matrix(g, left.shape[0], g.shape[1]))
                 weight_gradient.add_(narrow) if add else weight_gradient.copy_(narrow)
             elif g.shape[-1] == 1 and layer and not add:
                 scratch = torch.mul(values[layer], g, out=self._space("backward", g.shape[-2])[layer - 1])
@@ -306,13 +309,13 @@ class ExplicitPass:
             elif add:
                 (weight_gradient.addmm_ if g.ndim == 2 else weight_gradient.baddbmm_)(left, g)
             else:
-                _product(left, g, weight_gradient)
+                product(left, g, weight_gradient)
             if add:
                 bias_gradient.add_(g.sum(-2))
             else:
                 torch.sum(g, -2, out=bias_gradient)
 
-    def first(self, tape: Tape, count: int) -> Tape:
+    def tape_of_first_rows(self, tape: Tape, count: int) -> Tape:
         values, sizes = tape
         return [value[..., :count, :] for value in values], sizes
 
@@ -327,16 +330,16 @@ class ExplicitPass:
         return result if self._members is None else result.sum(0)
 
     def _chosen_to_input(self, into: Tensor, values: list[Tensor], gradient: Tensor, which: Tensor) -> Tensor:
-        """Each row goes back through its own member alone: rows are brought together by member, and put back after."""
+        """Each row's gradient goes back through its own member alone: rows are sorted by member, and put back after."""
         member, order = which.sort()
         counts = which.bincount(minlength=len(into)).tolist()
         place = order + member * len(which)
         spaces, kept = self._space("chosen", len(which)), self._space("chosen values", len(which))
         g = gradient.index_select(0, order).unsqueeze(1)
         for layer in range(len(self._weights) - 1, 0, -1):
-            g = _product_by_member(g, self._transposed[layer], counts, spaces[layer - 1])
+            g = product_by_member(g, self._transposed[layer], counts, spaces[layer - 1])
             self._deactivate(g, torch.index_select(values[layer].flatten(0, 1), 0, place, out=kept[layer - 1]))
-        result = _product_by_member(g, into, counts, _empty(g, len(g), into.shape[2]))
+        result = product_by_member(g, into, counts, empty_matrix(g, len(g), into.shape[2]))
         return torch.empty_like(result).index_copy_(0, order, result)
 
     def _back(self, values: list[Tensor], gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -345,53 +348,35 @@ class ExplicitPass:
         spaces = self._space("backward", g.shape[-2])
         for layer in range(len(self._weights) - 1, 0, -1):
             yield layer, g
-            g = _product(g, self._transposed[layer], spaces[layer - 1])
+            g = product(g, self._transposed[layer], spaces[layer - 1])
             self._deactivate(g, values[layer])
         yield 0, g
 
+    def _new_output(self, rows: int) -> Tensor:
+        """Memory for the last layer's output, new for each call, so that no later call overwrites it."""
+        lead = () if self._members is None else (self._members,)
+        return empty_matrix(self._weights[-1], *lead, rows, self._weights[-1].shape[-1])
+
     def _space(self, purpose: str, rows: int) -> list[Tensor]:
-        """Outputs of all layers for so many rows; shapes (rows, out), or (E, rows, out) when all members have some."""
+        """Outputs of all hidden layers for so many rows; (rows, out), or (E, rows, out) when all members have some."""
         if (purpose, rows) not in self._spaces:
             while len(self._spaces) >= MOST_SPACES:
                 del self._spaces[next(iter(self._spaces))]
             lead = () if self._members is None or purpose.startswith("chosen") else (self._members,)
-            self._spaces[purpose, rows] = [_empty(weight, *lead, rows, weight.shape[-1]) for weight in self._weights]
+            self._spaces[purpose, rows] = [
+                empty_matrix(weight, *lead, rows, weight.shape[-1]) for weight in self._weights[:-1]
+            ]
         return self._spaces[purpose, rows]
 
     def _gradients(self, into: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Where the gradients of a layer's weight and bias stand in the flat vector."""
+        """The views of the flat vector that hold the gradients of a layer's weight and bias."""
         if into is not self._into:
-            size = sum(each.numel() for each in self._sizes)  # what else the module learns stands in front
+            size = sum(each.numel() for each in self._sizes)  # other parameters of the module come first
             whole = views(into[len(into) - size :], self._sizes)
             self._into, self._into_views = into, [each[self._which] for each in whole]
         return self._into_views[2 * layer], self._into_views[2 * layer + 1]
 
 
 def _mlp_of(module: nn.Module) -> MLP | None:
-    inner = module.mlp if isinstance(module, Critics | Values | WithDeviation) else module
+    inner = module.mlp if isinstance(module, Critics | Values | WithLogStd) else module
     return inner if isinstance(inner, MLP) else None
-
-
-def _is_narrow(matrix: Tensor) -> bool:
-    return matrix.ndim == 2 and 1 < matrix.shape[1] < 16
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    """Room for a result; narrow matrices are laid out column by column, which makes the product up to 4 x as fast."""
-    empty = like.new_empty(shape)
-    return like.new_empty(shape[::-1]).T if _is_narrow(empty) else empty
-
-
-def _product_by_member(left: Tensor, right: Tensor, counts: list[int], out: Tensor) -> Tensor:
-    """left (B, in) @ right[e] (in, out) into out (B, out); the first counts[0] rows go with member 0, and so on."""
-    for rows, matrix, space in zip(left.split(counts), right, out.split(counts), strict=True):
-        if len(rows):
-            _product(rows, matrix, space)
-    return out
-
-
-def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """left @ right into `out`."""
-    if left.shape[-1] == 1:
-        return torch.mul(left, right, out=out)
-    return torch.mm(left, right, out=out) if left.ndim == 2 else torch.bmm(left, right, out=out)

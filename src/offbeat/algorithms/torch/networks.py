@@ -1,4 +1,4 @@
-"""Networks shared by the torch algorithms: an MLP (one, or E stacked as a batch of matrices) and the critics on it."""
+"""Modules of the torch algorithms: an MLP (one, or E stacked as a batch of matrices), critics, and a user's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offbeat.memory import check_fits
 from offbeat.types import EnvSpec
 
 BYTES_PER_WEIGHT = 16
-"""At least: the weight, its gradient, and two moments of the optimiser, each of four bytes."""
+"""At least: the weight, its gradient and two moments of the optimiser, of four bytes each."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -71,7 +71,7 @@ class _Norm(nn.Module):
 class MLP(nn.Module):
     """Linear layers with an activation between them: (B, in) -> (B, out), or (E, B, in) -> (E, B, out) when stacked.
 
-    First weights are uniform in +-1/sqrt(in), drawn from `rng` so that every backend starts alike.
+    First weights are uniform in +-1/sqrt(in). NumPy's `rng` draws them, so that all backends start with the same ones.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MLP(nn.Module):
 class Critics(nn.Module):
     """E critics as one stacked MLP over observation, privileged state and action: -> (E, B).
 
-    Of Discrete actions they take none and give the values of all: -> (E, B, choices).
+    For Discrete actions they take no action and return the values of all: -> (E, B, choices).
     """
 
     def __init__(self, spec: EnvSpec, members: int, hidden: Sequence[int], **settings: Any) -> None:
@@ -124,7 +124,7 @@ class Critics(nn.Module):
 
 
 class Values(nn.Module):
-    """The critic of states, V over observation and privileged state: -> (B, 1)."""
+    """The value V of states, from observation and privileged state: -> (B, 1)."""
 
     def __init__(self, spec: EnvSpec, hidden: Sequence[int], **settings: Any) -> None:
         super().__init__()
@@ -135,8 +135,8 @@ class Values(nn.Module):
         return out
 
 
-class OwnValues(nn.Module):
-    """A user's critic of states, (obs[, privileged state]) -> (B,) or (B, 1): -> (B, 1)."""
+class UserValues(nn.Module):
+    """A user's module of state values, (obs[, privileged state]) -> (B,) or (B, 1): -> (B, 1)."""
 
     def __init__(self, own: nn.Module) -> None:
         super().__init__()
@@ -150,10 +150,10 @@ class OwnValues(nn.Module):
         return value.reshape(-1, 1)
 
 
-class WithDeviation(nn.Module):
-    """An actor of means and, beside it, the log standard deviation (A,) of its actions, which nothing else decides.
+class WithLogStd(nn.Module):
+    """An actor of means, with the log standard deviation (A,) of its actions as a parameter of its own.
 
-    Its own output is the actor's alone; in the network's flat vector, the deviation stands in front.
+    The output is the actor's. In the network's flat vector the log standard deviation comes first.
     """
 
     def __init__(self, actor: nn.Module, log_std: Tensor) -> None:
@@ -167,21 +167,21 @@ class WithDeviation(nn.Module):
 
 
 def make_orthogonal(mlp: MLP, rng: np.random.Generator, last: float) -> MLP:
-    """Weights with orthonormal rows or columns, times sqrt 2, or `last` in the last layer; biases of 0."""
+    """Sets orthogonal weights, times sqrt 2, or times `last` in the last layer, and biases of 0."""
     for index, layer in enumerate(layer for layer in mlp.layers if isinstance(layer, Layer)):
         gain = last if index == len(mlp.layers) - 1 else math.sqrt(2.0)
         rows, columns = layer.weight.shape
         square, triangle = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-        square = square * np.sign(np.diag(triangle))  # else the signs would not be even
+        square = square * np.sign(np.diag(triangle))  # else signs would not be equally likely
         layer.weight.data = torch.from_numpy(gain * (square if rows >= columns else square.T)).contiguous()
         layer.bias.data = torch.zeros_like(layer.bias)
     return mlp
 
 
-class OwnCritics(nn.Module):
-    """E critic modules of the user's, each (obs, action[, privileged state]) -> (B,) or (B, 1).
+class UserCritics(nn.Module):
+    """A user's E critic modules, each (obs, action[, privileged state]) -> (B,) or (B, 1).
 
-    Of Discrete actions: (obs[, privileged state]) -> (B, choices).
+    For Discrete actions: (obs[, privileged state]) -> (B, choices).
     """
 
     def __init__(self, modules: Sequence[nn.Module], choices: int | None = None) -> None:
@@ -200,8 +200,8 @@ class OwnCritics(nn.Module):
         return torch.stack([value.reshape(shape) for value in values])
 
 
-class OwnNetwork(nn.Module):
-    """A user's module of observations alone: -> (B, n). Several outputs (mean and log_std) stand side by side."""
+class UserNetwork(nn.Module):
+    """A user's module of observations: -> (B, n). Several outputs (mean and log_std) are concatenated."""
 
     def __init__(self, own: nn.Module) -> None:
         super().__init__()
@@ -213,8 +213,8 @@ class OwnNetwork(nn.Module):
         return joined
 
 
-class OwnSampler(nn.Module):
-    """A user's actor with its own `sample(obs, noise)`: -> (B, A + 1), action and log-probability side by side."""
+class UserSampler(nn.Module):
+    """A user's actor with its own `sample(obs, noise)`: -> (B, A + 1), action and log-probability concatenated."""
 
     def __init__(self, own: Any) -> None:
         super().__init__()
@@ -225,14 +225,14 @@ class OwnSampler(nn.Module):
         return torch.cat((action, log_prob.reshape(-1, 1)), 1)
 
 
-def check_apart(**networks: nn.Module) -> None:
-    """Raises UsageError where two networks share parameters, or two members of an own critic do.
+def check_no_shared_parameters(**networks: nn.Module) -> None:
+    """Raises UsageError where two networks share parameters, or two members of a user's critic do.
 
-    Each network is one flat vector with an optimiser: what stands in two of them would be trained in one alone.
+    Each network is one flat vector with an optimiser, so only one of them would train a shared parameter.
     """
     parts: dict[str, nn.Module] = {}
     for name, module in networks.items():
-        members = enumerate(module.members) if isinstance(module, OwnCritics) else ()
+        members = enumerate(module.members) if isinstance(module, UserCritics) else ()
         parts |= {f"{name} {index}": member for index, member in members} or {name: module}
     owner: dict[int, str] = {}
     for name, module in parts.items():
@@ -240,13 +240,13 @@ def check_apart(**networks: nn.Module) -> None:
             other = owner.setdefault(id(parameter), name) if parameter.requires_grad else name
             if other != name:
                 raise UsageError(
-                    f"{other} and {name} share the parameter {own_name(parameter_name)}: each is trained by its own "
-                    "loss and optimiser, so what they share would be trained by one of them alone; make it anew inside "
-                    "each function, or freeze it with requires_grad_(False)"
+                    f"{other} and {name} share the parameter {user_name(parameter_name)}: each network has its own "
+                    "loss and optimiser, so only one of them would train it; create it inside each function, or freeze "
+                    "it with requires_grad_(False)"
                 )
 
 
-def own_name(name: str) -> str:
+def user_name(name: str) -> str:
     """A parameter of a user's own module, as the user named it."""
     return name.removeprefix("mlp.").removeprefix("own.")
 

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from offbeat.algorithms.configs.groups import Optimisation
+
 
 class Optimiser(Protocol):
     """What learns one flat vector. Its tensors, by name, are all that it remembers."""
@@ -20,10 +22,8 @@ class Optimiser(Protocol):
 class Adam:
     """Adam's state for one flat vector; the step itself is torch's fused kernel."""
 
-    decay = 0.0
-
-    def __init__(self, flat: Tensor, epsilon: float = 1e-8) -> None:
-        self.epsilon = epsilon
+    def __init__(self, flat: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.epsilon, self.betas, self.decay = epsilon, betas, 0.0
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
         self.steps = torch.zeros((), dtype=torch.float32, device=flat.device)
 
@@ -38,8 +38,8 @@ class Adam:
             [],
             [self.steps],
             lr=rate,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             weight_decay=self.decay,
             eps=self.epsilon,
             amsgrad=False,
@@ -51,9 +51,13 @@ class Adam:
 
 
 class AdamW(Adam):
-    """Adam with parameters that shrink by 1% of the rate in each step (Loshchilov & Hutter 2019)."""
+    """Adam with parameters that shrink by `decay` times the rate in each step (Loshchilov & Hutter 2019)."""
 
-    decay = 0.01
+    def __init__(
+        self, flat: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.01
+    ) -> None:
+        super().__init__(flat, epsilon, betas)
+        self.decay = decay
 
 
 class RMSProp:
@@ -85,10 +89,14 @@ class SGD:
 OPTIMISERS: dict[str, type[Adam | RMSProp | SGD]] = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSProp, "sgd": SGD}
 
 
-def make_optimiser(name: str, flat: Tensor, adam_epsilon: float) -> Adam | RMSProp | SGD:
-    """An optimiser by its name, for one flat vector."""
-    kind = OPTIMISERS[name]
-    return kind(flat, adam_epsilon) if issubclass(kind, Adam) else kind(flat)
+def make_optimiser(settings: Optimisation, flat: Tensor, decay: bool = True) -> Adam | RMSProp | SGD:
+    """The optimiser that the settings name, for one flat vector. decay: whether adamw's weight decay applies to it."""
+    kind = OPTIMISERS[settings.optimiser]
+    if issubclass(kind, AdamW):
+        return kind(flat, settings.adam_epsilon, settings.adam_betas, settings.weight_decay if decay else 0.0)
+    if issubclass(kind, Adam):
+        return kind(flat, settings.adam_epsilon, settings.adam_betas)
+    return kind(flat)
 
 
 def apply(flat: Tensor, gradient: Tensor, optimiser: Optimiser, rate: float, max_norm: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Returns of rollouts that an older policy made: V-trace (Espeholt et al. 2018), of which GAE is the on-policy case."""
+"""V-trace (Espeholt et al. 2018): returns of rollouts of an older policy. GAE is its on-policy case."""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
-"""TD3, and DDPG as its case of one critic without delay: a deterministic actor, E stacked critics, slow copies of both.
+"""TD3, and DDPG as its case of one critic without delay: a deterministic actor mu, E critics Q_e, slow copies of both.
 
-The critics are drawn to  r + discount * min_e Q'_e(s', a'),  where a' is the target actor's action with clipped noise;
-after every `actor_every` updates the actor moves to where the first critic is large.
+An update is one step on the critics' loss and, every `actor_every` updates, one on the actor's:
+
+    critic  sum_e mean (Q_e(s, a) - y)^2,  y = r + discount * min_e Q'_e(s', mu'(s') + clipped noise)
+    actor   -mean Q_0(s, mu(s))
+
+The gradients stand in `losses`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,120 +19,126 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
-from offbeat.algorithms.torch.actor_critic import build, check_spaces, refuse_sampler, towards, try_out, zeros
-from offbeat.algorithms.torch.batch import Batch, blocks, total
+from offbeat.algorithms.configs.exploration import describe
+from offbeat.algorithms.torch.actor_critic import (
+    check_output_shape,
+    make_actor_and_critics,
+    refuse_images,
+    refuse_sampler,
+    zero_inputs,
+)
+from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
 from offbeat.algorithms.torch.differentiate import Network, Tape
+from offbeat.algorithms.torch.losses import squared_error_gradient, values_of_actions, weighted
 from offbeat.algorithms.torch.networks import MLP
-from offbeat.algorithms.torch.optimise import Adam, apply
+from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
-GROUPS = {"actor": "actor_", "critic": "critic_"}
-"""Parameter groups, and the prefix of their learning rate and schedule in the config."""
-
 
 @dataclass
-class State:
-    """All that learning changes. `updates` counts critic updates."""
+class TD3State:
+    """All that learning changes."""
 
     actor: Network
     target_actor: Network
     critic: Network
     target: Network
-    actor_adam: Adam
-    critic_adam: Adam
-    updates: int = 0
+    actor_optimiser: Optimiser
+    critic_optimiser: Optimiser
 
 
-def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> State:
+def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> TD3State:
     """First weights from `rng`."""
-    check_spaces(type(config).__name__, spec, discrete=False)
-    actor, critic = build(config, spec, rng, device, dtype, spec.action_size)
-    refuse_sampler(type(config).__name__, actor, "actions")
-    obs, state, action = zeros(spec, actor.flat)
+    refuse_images("TD3 and DDPG", spec)
+    actor, critic = make_actor_and_critics(config, spec, rng, device, dtype, spec.action_size)
+    refuse_sampler("TD3 and DDPG", actor, "actions")
+    obs, state, action = zero_inputs(spec, actor.flat)
     rule = f"return actions in [-1, 1], (batch, {spec.action_size})"
-    try_out("actor", actor, (obs,), spec.action_size, rule)
-    try_out("critic", critic, (obs, state, action), None, "")
-    actor_adam, critic_adam = (Adam(each.flat, config.adam_epsilon) for each in (actor, critic))
-    return State(actor, actor.copy(), critic, critic.copy(), actor_adam, critic_adam)
+    check_output_shape("actor", actor, (obs,), spec.action_size, rule)
+    check_output_shape("critic", critic, (obs, state, action), None, "")
+    of_actor, of_critic = (make_optimiser(config.optimisation, each.flat) for each in (actor, critic))
+    return TD3State(actor, actor.copy(), critic, critic.copy(), of_actor, of_critic)
 
 
 def noise_shape(config: TD3, spec: EnvSpec) -> tuple[int, ...]:
     """Standard normal draws that one update takes: for the target's actions."""
-    return (config.batch_size, spec.action_size)
+    return (config.replay.batch_size, spec.action_size)
 
 
 def act(actor: Network, obs: Tensor) -> Tensor:
-    """Actions (B, A) in [-1, 1]; a user's own module returns them, ours return what tanh makes them of."""
+    """Actions (B, A) in [-1, 1]: the tanh of our MLP's output, or what a user's own module returns."""
     out = actor(obs)
     return out.tanh() if isinstance(actor.module, MLP) else out
 
 
 def act_to_learn(actor: Network, obs: Tensor) -> tuple[Tensor, Tape]:
-    """As `act`, with the tape for `actor_gradient`."""
+    """As `act`, with the tape for `action_gradient`."""
     out, tape = actor.forward(obs)
     return (out.tanh() if isinstance(actor.module, MLP) else out), tape
 
 
-def actor_gradient(actor: Network, tape: Tape, action: Tensor, d_action: Tensor, add: bool) -> None:
+def action_gradient(actor: Network, tape: Tape, action: Tensor, d_action: Tensor, add: bool) -> None:
     """Carries a gradient at the actions (B, A) back to the actor's parameters."""
     inside = isinstance(actor.module, MLP)
     actor.backward(tape, torch.addcmul(d_action, d_action, action.square(), value=-1.0) if inside else d_action, add)
 
 
-def update_critic(state: State, config: TD3, batch: Batch, noise: Tensor, rate: float) -> dict[str, Tensor]:
-    """One step on  sum_e mean (Q_e - target)^2,  whose gradient at Q_e is 2 (Q_e - target) / B."""
-    errors, values, count = [], [], len(batch)
+def update_critic(
+    state: TD3State, config: TD3, batch: Batch, noise: Tensor, rate: float
+) -> tuple[dict[str, Tensor], Tensor]:
+    """One step on  sum_e mean (Q_e(s, a) - y)^2.  Returns metrics and the TD errors Q_e - y (E, B)."""
+    sums, count = BlockSums(), len(batch)
     disturbance = (noise * config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
         next_action = (act(state.target_actor, block.next_obs) + disturbance[rows]).clamp_(-1.0, 1.0)
         next_q = state.target(block.next_obs, block.next_state, next_action).amin(0)
         target = torch.addcmul(block.reward, block.discount, next_q)
-        q = state.critic.fit((block.obs, block.state, block.action), towards(target, 2.0 / count), add=index > 0)
-        errors.append((q - target).square().sum())
-        values.append(q.sum())
-    apply(state.critic.flat, state.critic.gradient, state.critic_adam, rate, config.max_grad_norm)
-    return {"critic_loss": total(errors) / count, "q": total(values) / (count * config.critics)}
+        gradient = squared_error_gradient(target, 2.0 / count, block.weight)
+        q = state.critic.forward_backward((block.obs, block.state, block.action), gradient, add=index > 0)
+        error = q - target
+        sums.add(error, loss=weighted(error.square(), block.weight), q=q)
+    apply(state.critic.flat, state.critic.gradient, state.critic_optimiser, rate, config.optimisation.max_grad_norm)
+    return {"critic_loss": sums["loss"] / count, "q": sums["q"] / (count * config.critic_networks.critics)}, sums.errors
 
 
-def update_actor(state: State, config: TD3, batch: Batch, rate: float) -> dict[str, Tensor]:
-    """One step on  -mean Q_0(s, actor(s))."""
-    values, count, first = [], len(batch), state.critic.first_member
+def update_actor(state: TD3State, config: TD3, batch: Batch, rate: float) -> dict[str, Tensor]:
+    """One step on  -mean Q_0(s, mu(s))."""
+    sums, count = BlockSums(), len(batch)
     for index, rows in enumerate(blocks(count, state.actor.explicit and state.critic.explicit)):
         block = batch.rows(rows)
         action, tape = act_to_learn(state.actor, block.obs)
-        q, critic_tape = first.forward(block.obs, block.state, action)
-        d_action = first.backward_to(2, critic_tape, torch.full_like(q, -1.0 / count))
-        actor_gradient(state.actor, tape, action, d_action, add=index > 0)
-        values.append(q.sum())
-    apply(state.actor.flat, state.actor.gradient, state.actor_adam, rate, config.max_grad_norm)
-    return {"actor_loss": -total(values) / count}
+        value, d_action = values_of_actions(state.critic, block, action, "first", -1.0 / count)
+        action_gradient(state.actor, tape, action, d_action, add=index > 0)
+        sums.add(value=value)
+    apply(state.actor.flat, state.actor.gradient, state.actor_optimiser, rate, config.optimisation.max_grad_norm)
+    return {"actor_loss": -sums["value"] / count}
 
 
 def update(
-    state: State, config: TD3, spec: EnvSpec, batch: Batch, noise: Tensor, rates: dict[str, float]
-) -> dict[str, Tensor]:
-    """One update of everything that is due. noise (B, A): for the target's actions. Metrics stay tensors."""
-    metrics = update_critic(state, config, batch, noise, rates["critic"])
-    state.updates += 1
-    if state.updates % config.actor_every == 0:
+    state: TD3State, config: TD3, spec: EnvSpec, batch: Batch, noise: Tensor, rates: Mapping[str, float], updates: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """One update of everything that is due. noise (B, A): for the target's actions. updates: made before this one.
+
+    Returns metrics, which stay tensors, and TD errors (E, B).
+    """
+    metrics, errors = update_critic(state, config, batch, noise, rates["critic"])
+    if (updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, rates["actor"])
-    if state.updates % config.target_every == 0:
-        state.target.follow(state.critic, config.tau)
-        state.target_actor.follow(state.actor, config.tau)
-    return metrics
+    if (updates + 1) % config.target.target_every == 0:
+        state.target.follow(state.critic, config.target.tau)
+        state.target_actor.follow(state.actor, config.target.tau)
+    return metrics, errors
 
 
 def policy_description(config: TD3, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    noise = config.exploration
-    kind = None if noise is None else "gaussian" if type(noise).__name__ == "Gaussian" else "ornstein_uhlenbeck"
     description: dict[str, Any] = {
-        "kind": "deterministic" if config.actor is None else "module",
+        "kind": "deterministic" if config.own_networks.actor is None else "module",
         "head": "deterministic",
-        "exploration": None if noise is None else {"kind": kind, **dataclasses.asdict(noise)},
+        "exploration": describe(config.exploration),
     }
-    if config.actor is None:
-        return description | {"activation": config.activation}
-    return description | {"actor": name_of(config.actor)}
+    if config.own_networks.actor is None:
+        return description | {"activation": config.networks.activation}
+    return description | {"actor": name_of(config.own_networks.actor)}

@@ -1,0 +1,229 @@
+"""The algorithms: one record each, from which everything that depends on the algorithm is derived. Imports no backend.
+
+A record of your own makes a new algorithm: `offbeat.train(ALGORITHM, env)` in Python, or by its name as `module:thing`
+in YAML and on the command line.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from offbeat import foreign_names, references
+from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3
+from offbeat.coercion import shown, suggestion
+from offbeat.errors import SpaceError, UsageError
+from offbeat.types import EnvSpec
+
+Actions = Literal["box", "discrete", "multidiscrete"]
+SPACES = {"box": "Box", "discrete": "Discrete", "multidiscrete": "MultiBinary or MultiDiscrete"}
+"""Gymnasium's names for each kind of actions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Algorithm:
+    """One algorithm.
+
+    config: its settings, a frozen dataclass of `setting`s and `group`s. modules: backend to the module with its
+    functions (an import path, `module:thing`, or an object that has them), or to such a module for each kind of
+    actions. groups: each group of parameters, and the prefix of its learning_rate and schedule settings. acts_with: the
+    network that acts. scheduled: other settings that follow a schedule, and the setting that names the schedule.
+    own_rollouts: each collector's rollouts are learned from apart, as they arrive.
+    variant_of: the algorithm that this one is, with other defaults. defaults, run_defaults: by flat key, where they
+    differ from those of the config class and of the run. without: settings that it does not have. summary: one line for
+    the help; the first of the config's docstring if there is none.
+    """
+
+    name: str
+    config: type
+    modules: Mapping[str, Any]
+    learns_from: Literal["replay", "rollouts"]
+    actions: tuple[Actions, ...]
+    groups: Mapping[str, str]
+    acts_with: str = "actor"
+    scheduled: Mapping[str, str] = field(default_factory=dict)
+    own_rollouts: bool = False
+    variant_of: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    run_defaults: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    summary: str = ""
+
+    @property
+    def description(self) -> str:
+        return self.summary or (self.config.__doc__ or "").splitlines()[0]
+
+    def module(self, backend: str, spec: EnvSpec) -> Any:
+        """The functions of the algorithm on a backend, for the environment's kind of actions."""
+        if backend not in self.modules:
+            raise UsageError(f"backend={backend!r} does not have {self.name}; use {' or '.join(self.modules)}")
+        check_actions(self, spec)
+        found = self.modules[backend]
+        if isinstance(found, Mapping):
+            found = found[kind_of_actions(spec)]
+        if not isinstance(found, str):
+            return found
+        return references.find(found, "modules") if ":" in found else importlib.import_module(found)
+
+
+_OF_REPLAY = (
+    *("updates_per_step", "random_steps", "warmup_steps", "pace", "capacity", "replay", "replay_kwargs"),
+    *("slack", "collect_ahead"),
+)
+_ACTOR_CRITIC = {"actor": "actor_", "critic": "critic_"}
+_SCHEDULED = {"clip": "clip_schedule", "entropy_coefficient": "entropy_schedule"}
+_ALL: tuple[Actions, ...] = ("box", "discrete", "multidiscrete")
+
+_SAC = Algorithm(
+    "sac",
+    SAC,
+    {
+        "torch": {
+            "box": "offbeat.algorithms.torch.sac",
+            "discrete": "offbeat.algorithms.torch.sac_discrete",
+        }
+    },
+    learns_from="replay",
+    actions=("box", "discrete"),
+    groups={**_ACTOR_CRITIC, "temperature": "temperature_"},
+)
+_TD3 = Algorithm(
+    "td3",
+    TD3,
+    {"torch": "offbeat.algorithms.torch.td3"},
+    learns_from="replay",
+    actions=("box",),
+    groups=_ACTOR_CRITIC,
+)
+_BUILT_IN = (
+    _SAC,
+    replace(
+        _SAC,
+        name="redq",
+        variant_of="sac",
+        defaults={"critics": 10, "target_subset": 2, "actor_value": "mean", "actor_every": 20},
+        run_defaults={"updates_per_step": 20.0},
+        summary="Randomised ensembled double Q-learning (Chen et al. 2021): SAC with many critics, for many updates "
+        "per step.",
+    ),
+    _TD3,
+    replace(
+        _TD3,
+        name="ddpg",
+        variant_of="td3",
+        defaults={"critics": 1, "actor_every": 1, "target_every": 1, "target_noise": 0.0},
+        summary="Deep deterministic policy gradient (Lillicrap et al. 2016): TD3 with one critic, no delay and no "
+        "noise on the target.",
+    ),
+    Algorithm(
+        "dqn",
+        DQN,
+        {"torch": "offbeat.algorithms.torch.dqn"},
+        learns_from="replay",
+        actions=("discrete",),
+        groups={"critic": ""},
+        acts_with="critic",
+    ),
+    Algorithm(
+        "ppo",
+        PPO,
+        {"torch": "offbeat.algorithms.torch.appo"},
+        learns_from="rollouts",
+        actions=_ALL,
+        groups={"learning": ""},
+        scheduled=_SCHEDULED,
+        without=(*_OF_REPLAY, "max_policy_lag"),
+    ),
+    Algorithm(
+        "appo",
+        APPO,
+        {"torch": "offbeat.algorithms.torch.appo"},
+        learns_from="rollouts",
+        actions=_ALL,
+        groups={"learning": ""},
+        scheduled=_SCHEDULED,
+        own_rollouts=True,
+        without=_OF_REPLAY,
+    ),
+)
+ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in _BUILT_IN}
+"""Our own algorithms, by name."""
+_given: dict[str, Algorithm] = {}
+"""Records that were passed in this process, by name."""
+
+
+def find(algorithm: Any) -> Algorithm:
+    """The record of a name, of `module:thing`, or of a record itself, which is then known by its name."""
+    if isinstance(algorithm, Algorithm):
+        return _remembered(algorithm)
+    if isinstance(algorithm, str):
+        if algorithm in ALGORITHMS or algorithm in _given:
+            return ALGORITHMS.get(algorithm) or _given[algorithm]
+        if ":" in algorithm:
+            return _imported(algorithm)
+    names = [*ALGORITHMS, *_given]
+    nearest = foreign_names.ALGORITHMS.get(algorithm.lower()) if isinstance(algorithm, str) else None
+    remedy = f"; the nearest is {nearest}" if nearest else suggestion(algorithm, names)
+    raise UsageError(
+        f"there is no algorithm {shown(algorithm)}; there is {', '.join(names)}{remedy}. Your own is given "
+        "as module:thing or, in Python, as an Algorithm"
+    )
+
+
+def key_of(algorithm: Any) -> str:
+    """What a config calls the algorithm: its name as it was given, or the name of the record that was given."""
+    record = find(algorithm)
+    return algorithm if isinstance(algorithm, str) else record.name
+
+
+def find_recorded(name: str) -> Algorithm:
+    """As `find`, for the algorithm of a run that was saved."""
+    try:
+        return find(name)
+    except UsageError as error:
+        if ":" in name:
+            raise
+        raise UsageError(
+            f"this run's algorithm {name!r} is not known here. If it is an Algorithm of your own, pass it again: "
+            "offbeat.resume(path, algorithm=ALGORITHM)"
+        ) from error
+
+
+def _remembered(record: Algorithm) -> Algorithm:
+    built_in = ALGORITHMS.get(record.name)
+    if built_in is not None and built_in is not record:
+        raise UsageError(f"Algorithm(name={record.name!r}) has the name of one of Offbeat's own; use another name")
+    if not record.name.isidentifier():
+        raise UsageError(f"Algorithm(name={record.name!r}) must be letters, digits and _; use another name")
+    if built_in is None:
+        _given[record.name] = record
+    return record
+
+
+@functools.cache
+def _imported(name: str) -> Algorithm:
+    record = references.find(name, "algorithm")
+    if not isinstance(record, Algorithm):
+        raise UsageError(
+            f"algorithm={name!r} is a {type(record).__name__}, not an offbeat.algorithms.registry.Algorithm"
+        )
+    return record
+
+
+def kind_of_actions(spec: EnvSpec) -> Actions:
+    if spec.choices is not None:
+        return "discrete"
+    return "multidiscrete" if spec.branches else "box"
+
+
+def check_actions(algorithm: Algorithm, spec: EnvSpec) -> None:
+    """Raises SpaceError if the algorithm does not take the environment's actions, and says which ones do."""
+    kind = kind_of_actions(spec)
+    if kind in algorithm.actions:
+        return
+    others = [name for name, each in ALGORITHMS.items() if kind in each.actions]
+    listing = " or ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+    raise SpaceError(f"{spec.name} has {SPACES[kind]} actions, which {algorithm.name} does not take; use {listing}")

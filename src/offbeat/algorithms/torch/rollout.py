@@ -1,0 +1,75 @@
+"""Rollouts as tensors: the steps, the rows that a turn learns from, and minibatches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RolloutTensors:
+    """T consecutive steps of N environments as tensors on the learner's device, normalised and scaled.
+
+    obs, next_obs (T, N, O); state, next_state (T, N, S); action (T, N, A); reward (T, N). log_prob (T, N): under the
+    policy that acted. mask (T, N, K): 1 for actions that were allowed, 0 for others; K = 0 for none. terminated,
+    truncated, valid (T, N) bool; truncated also where an episode was broken off.
+    """
+
+    obs: Tensor
+    next_obs: Tensor
+    state: Tensor
+    next_state: Tensor
+    action: Tensor
+    mask: Tensor
+    reward: Tensor
+    log_prob: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+
+
+class RolloutRows:
+    """The R valid rows of a rollout, packed side by side, so that an epoch is one gather.
+
+    numbers, (R,) each: log-probability under the policy that acted and under the reference, advantage, value target,
+    and the critic's value before the turn.
+    """
+
+    def __init__(self, obs: Tensor, state: Tensor, action: Tensor, mask: Tensor, *numbers: Tensor) -> None:
+        vectors = obs, state, action, mask
+        self._sizes = [*(each.shape[1] for each in vectors), *(1 for _ in numbers)]
+        self._rows = torch.cat((*vectors, *(each.unsqueeze(1) for each in numbers)), 1)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def explained_variance(self) -> Tensor:
+        """The share of the value targets' variance that the values before the turn explain; 0 where there is none."""
+        target, value = self._rows[:, -2], self._rows[:, -1]
+        variance = target.var(correction=0)
+        return torch.where(variance > 0, 1.0 - (target - value).var(correction=0) / variance, 0.0)
+
+    def minibatches(self, order: Tensor, count: int) -> Iterator[Minibatch]:
+        """All rows, in this order (R,), in `count` parts whose sizes differ by one at most."""
+        rows = self._rows.index_select(0, order)
+        for part in rows.tensor_split(count):
+            obs, state, action, mask, *numbers = part.split(self._sizes, 1)
+            yield Minibatch(obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers))
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """B rows of a rollout: obs (B, O), state (B, S), action (B, A), mask (B, K) bool, and the five numbers (B,)."""
+
+    obs: Tensor
+    state: Tensor
+    action: Tensor
+    mask: Tensor
+    behaviour: Tensor
+    reference: Tensor
+    advantage: Tensor
+    target: Tensor
+    value: Tensor

@@ -1,0 +1,79 @@
+"""Everything that a collector is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat.collect.shaping import Shaping
+from offbeat.collect.stepper import Stepper
+from offbeat.envs.vector import Vector
+from offbeat.policies import Policy
+from offbeat.replay.experience import Experience
+from offbeat.replay.stores import Store, StorePlan
+
+
+class Recording:
+    """Where processes write their trace: the file, and whether with CPU times. None until the run has a directory."""
+
+    def __init__(self) -> None:
+        self.trace: tuple[Path, bool] | None = None
+
+
+@dataclass(frozen=True)
+class CollectorContext:
+    """Everything that a collector is made from; a user's own collector is a callable (context) -> Collector.
+
+    num_envs: environments to step in total.
+    make_vector(first_env, num_envs), make_policy(first_env, num_envs): return a function that makes the vector or the
+    policy of these environments. That function can be sent to another process with cloudpickle.
+    experience: plans and attaches the stores that rows are written to.
+    rng: the run's own acting generator, for a collector in this process; a checkpoint holds its state.
+    generator(worker, boot): the state of a NumPy PCG64 generator for a worker elsewhere. boot: how often the worker's
+    process was started before, since the run was begun or resumed.
+    random_steps: the first steps, over all environments, that act uniformly at random. reward_shaping, total_steps: as
+    in the settings of a run. wants_infos: whether episodes need their final infos.
+    recording: where other processes write their trace.
+    collectors: the number of workers. slack: vector steps that collecting may be ahead of learning. collect_ahead:
+    vector steps that a worker may make without a new permit. synchronous: no worker begins a step, or a rollout, before
+    all earlier ones are polled. hang_seconds: a step that takes longer is interrupted. max_crashes: crashes of a worker
+    in a row, without a row collected, that end the run.
+    """
+
+    num_envs: int
+    make_vector: Callable[[int, int], Callable[[], Vector]]
+    make_policy: Callable[[int, int], Callable[[], Policy]]
+    experience: Experience
+    rng: np.random.Generator
+    generator: Callable[[int, int], dict[str, Any]]
+    random_steps: int = 0
+    reward_shaping: Shaping | None = None
+    total_steps: int = 0
+    wants_infos: bool = False
+    recording: Recording = field(default_factory=Recording)
+    collectors: int = 0
+    slack: int = 0
+    collect_ahead: int = 1
+    synchronous: bool = False
+    hang_seconds: float = 60.0
+    max_crashes: int = 5
+
+    def stepper(self, plan: StorePlan, store: Store, rng: np.random.Generator | None = None) -> Stepper:
+        """Makes all environments and a policy in this process; they write to `store`, which `plan` describes.
+
+        rng: acts with this generator instead of the run's own.
+        """
+        return Stepper(
+            self.make_vector(0, self.num_envs)(),
+            self.make_policy(0, self.num_envs)(),
+            self.experience.schema,
+            plan.writer(store),
+            self.rng if rng is None else rng,
+            random_steps=self.random_steps,
+            reward_shaping=self.reward_shaping,
+            total_steps=self.total_steps,
+        )

@@ -1,0 +1,35 @@
+"""The collectors of Offbeat, each made from a `CollectorContext`."""
+
+from __future__ import annotations
+
+from offbeat.collect.collector import Collector
+from offbeat.collect.context import CollectorContext
+from offbeat.collect.in_process import InProcess
+from offbeat.collect.rollout_processes import RolloutConsumer, RolloutProcesses
+from offbeat.collect.shard_processes import ShardProcesses
+from offbeat.errors import UsageError
+from offbeat.replay.stores import QueuePlan
+
+
+def in_process(context: CollectorContext) -> Collector:
+    """Steps all environments in the learner's process: one vector step per poll."""
+    plan = context.experience.plan(0, context.num_envs, context.num_envs)
+    try:
+        store = plan.open()
+    except (MemoryError, ValueError) as error:
+        raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.0f} GiB of memory: {error}; use less") from error
+    context.experience.attach(store)
+    return InProcess(context.stepper(plan, store))
+
+
+def processes(context: CollectorContext) -> Collector:
+    """Steps environments in `context.collectors` processes, which write shards or queues, as the experience plans."""
+    experience = context.experience
+    if not isinstance(experience.plan(0, 1, context.num_envs), QueuePlan):
+        return ShardProcesses(context)
+    if not isinstance(experience, RolloutConsumer):
+        raise UsageError(
+            f"{type(experience).__name__} plans queues of rollouts, but has no wants, oldest and hold: add them "
+            "(RolloutConsumer), or plan shards"
+        )
+    return RolloutProcesses(context, experience)

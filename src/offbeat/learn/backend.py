@@ -1,0 +1,98 @@
+"""The protocol between the learner and what computes its updates: torch, JAX, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from offbeat.trace import Trace
+from offbeat.types import Array, Batches, RolloutBatch
+
+Scalar = Any
+"""A number that may still be on its device; `float` waits for it."""
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What K updates gave.
+
+    metrics: the values of each, in the order of the updates; an update that does not have a metric (a delayed actor)
+    has no value of it. td_errors (K, B): absolute TD error per row, averaged over critics; None unless asked for.
+    """
+
+    metrics: Mapping[str, Sequence[Scalar]]
+    td_errors: Array | None = None
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """What a turn with one rollout gave. updates: how many were made. rate: the learning rate after an adaptive one."""
+
+    updates: int
+    rate: float
+    metrics: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """The state of one algorithm on one device, and the updates that change it.
+
+    name: torch, jax. noise_shape: standard normal draws that one update takes. networks: the parts of the state that
+    are networks, by their prefix in `arrays`.
+    """
+
+    name: str
+    device: str
+    noise_shape: tuple[int, ...]
+    networks: tuple[str, ...]
+
+    def update(
+        self,
+        batches: Batches,
+        noise: Array,
+        rates: Sequence[Mapping[str, float]],
+        *,
+        updates: int,
+        seed: int,
+        td_errors: bool,
+    ) -> UpdateResult:
+        """K updates, in order. Observations are normalised and rewards scaled already.
+
+        noise: (K, *noise_shape). rates: learning rate of each group, for each of the K updates. updates: how many were
+        made before. seed: update i seeds the networks' own randomness (dropout) with seed + i.
+        """
+        ...
+
+    def learn_rollout(
+        self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
+    ) -> RolloutResult:
+        """Up to `count` updates with one rollout: its advantages, then all minibatches of all epochs.
+
+        config: the algorithm's settings, with scheduled ones as they are now. orders (epochs, R): the rows' order in
+        each epoch. `truncated` in the rollout's columns is also set where an episode was broken off.
+        """
+        ...
+
+    def weights(self) -> dict[str, Array]:
+        """A copy of the network that acts, as `actor/...`."""
+        ...
+
+    def policy_description(self) -> dict[str, Any]:
+        """What `policies.make_policy` needs beside the weights."""
+        ...
+
+    def arrays(self) -> dict[str, Array]:
+        """The whole state by name; derived from the state value, so that nothing can be forgotten."""
+        ...
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Sets the state to saved arrays, whose names and shapes fit."""
+        ...
+
+    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
+        """The factor that a learning-rate scheduler class of this backend gives after a number of updates."""
+        ...
+
+    def trace_parts(self, trace: Trace) -> None:
+        """Records each part (`update_...`) of an update from now on."""
+        ...

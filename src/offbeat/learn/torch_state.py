@@ -1,0 +1,50 @@
+"""The tensors of a torch algorithm's state, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from offbeat.algorithms.torch.differentiate import Network
+
+
+def state_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a state value, by its path such as `critic/0/weight`."""
+    for path, part in _parts(state, ""):
+        if isinstance(part, Tensor):
+            yield path, part
+        else:
+            yield from ((f"{path}/{name}", tensor) for name, tensor in part.named())
+
+
+def state_networks(state: Any) -> dict[str, Network]:
+    """Every network of a state value, by its path."""
+    return {path: part for path, part in _parts(state, "") if isinstance(part, Network)}
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Tensors, and what names its own tensors: networks and optimisers."""
+    if isinstance(value, Tensor) or callable(getattr(value, "named", None)):
+        yield path, value
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _parts(getattr(value, each.name), f"{path}/{each.name}" if path else each.name)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _parts(part, f"{path}/{name}" if path else str(name))
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _parts(part, f"{path}/{index}" if path else str(index))
+    elif isinstance(value, int | float):
+        raise TypeError(
+            f"{path or 'the state'} is {value!r}: a number in an algorithm's state would not be saved; keep counters "
+            "out of the state (`updates` is an argument of update) and hold other numbers in a tensor"
+        )
+    elif value is not None:
+        raise TypeError(
+            f"{path or 'the state'} is a {type(value).__name__}, which cannot be saved; use tensors, networks, "
+            "optimisers, and dataclasses, mappings, lists or tuples of them"
+        )

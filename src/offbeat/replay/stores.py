@@ -1,0 +1,171 @@
+"""Where a collector's rows go: into a shard, row by row, or into a queue, rollout by rollout.
+
+A plan describes a store, so that the collector's process and the learner's can open the same memory: the collector
+through a writer, the learner as the store itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from offbeat.errors import CheckpointError
+from offbeat.replay.queue import RolloutQueue, WhenFull
+from offbeat.replay.shard import Shard
+from offbeat.types import Array, Chunk, Schema
+
+Store = Shard | RolloutQueue
+
+
+class Writer(Protocol):
+    """A collector's end of a store. calls: vector steps that the collector has made. permit: how far it may go."""
+
+    @property
+    def rows(self) -> int:
+        """Rows written so far, by this process and those before it."""
+        ...
+
+    def continue_at(self, rows: int) -> None:
+        """Continues after `rows` rows, as a checkpoint says."""
+        ...
+
+    @property
+    def may_change_weights(self) -> bool:
+        """Whether new weights may be loaded now."""
+        ...
+
+    def ready(self, permit: int, calls: int) -> bool:
+        """Whether a vector step may be made."""
+        ...
+
+    def begin(self, version: int, calls: int) -> None:
+        """Called before each vector step, when it is known which version of the weights acts."""
+        ...
+
+    def write(self, chunk: Chunk, valid: Array | None) -> None:
+        """Writes the rows of one vector step; valid (N,) bool: which environments gave one, None for all."""
+        ...
+
+    def cut(self, env: int | None = None) -> None:
+        """Marks that the episode of an environment, or of each, does not continue in the rows to come."""
+        ...
+
+
+class ShardWriter:
+    """Writes transitions; every vector step needs a permit."""
+
+    may_change_weights = True
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.cut = shard.cut
+
+    @property
+    def rows(self) -> int:
+        return self._shard.committed
+
+    def continue_at(self, rows: int) -> None:
+        if self._shard.committed != rows:
+            raise CheckpointError(
+                f"the checkpoint has {rows} rows of worker {self._shard.worker}, but its shard has "
+                f"{self._shard.committed}; restore replay from the same checkpoint first"
+            )
+
+    def ready(self, permit: int, calls: int) -> bool:
+        return calls < permit
+
+    def begin(self, version: int, calls: int) -> None:
+        pass
+
+    def write(self, chunk: Chunk, valid: Array | None) -> None:
+        self._shard.write(chunk)
+
+
+class QueueWriter:
+    """Writes rollouts; each needs a permit and a free slot. Within a rollout it never waits and keeps its weights.
+
+    rows: exact for the process that began to write; one that replaces it counts earlier rollouts as if every
+    environment had given a row in every step.
+    """
+
+    def __init__(self, queue: RolloutQueue) -> None:
+        self._queue = queue
+        self.rows = queue.written * queue.steps * queue.num_envs
+
+    def continue_at(self, rows: int) -> None:
+        self.rows = rows
+
+    @property
+    def may_change_weights(self) -> bool:
+        return not self._queue.filling
+
+    def ready(self, permit: int, calls: int) -> bool:
+        queue = self._queue
+        return queue.filling or (queue.written < permit and queue.room)
+
+    def begin(self, version: int, calls: int) -> None:
+        if not self._queue.filling:
+            self._queue.begin(version, calls)
+
+    def write(self, chunk: Chunk, valid: Array | None) -> None:
+        self._queue.write(chunk, valid)
+        self.rows += len(chunk)
+        if self._queue.complete:
+            self._queue.publish()
+
+    def cut(self, env: int | None = None) -> None:
+        """Does nothing: rows show their episode, and a rollout that was begun and not published is begun again."""
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A shard of so many rows."""
+
+    schema: Schema
+    capacity: int
+    worker: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return Shard.nbytes(self.schema, self.capacity)
+
+    def __str__(self) -> str:
+        return f"capacity={self.capacity}"
+
+    def open(self, buffer: Any = None) -> Shard:
+        """The shard over a buffer that processes share, or over memory of its own."""
+        return Shard(self.schema, self.capacity, worker=self.worker, buffer=buffer)
+
+    def writer(self, store: Store) -> Writer:
+        assert isinstance(store, Shard)
+        return ShardWriter(store)
+
+
+@dataclass(frozen=True)
+class QueuePlan:
+    """A queue of rollouts of T = steps."""
+
+    schema: Schema
+    steps: int
+    num_envs: int
+    slots: int = 1
+    when_full: WhenFull = "block"
+
+    @property
+    def nbytes(self) -> int:
+        return RolloutQueue.nbytes(self.schema, self.steps, self.num_envs, self.slots)
+
+    def __str__(self) -> str:
+        return f"{self.slots} rollout(s) of rollout_steps={self.steps} for num_envs={self.num_envs}"
+
+    def open(self, buffer: Any = None) -> RolloutQueue:
+        """The queue over a buffer that processes share, or over memory of its own."""
+        sizes = self.steps, self.num_envs, self.slots
+        return RolloutQueue(self.schema, *sizes, when_full=self.when_full, buffer=buffer)
+
+    def writer(self, store: Store) -> Writer:
+        assert isinstance(store, RolloutQueue)
+        return QueueWriter(store)
+
+
+StorePlan = ShardPlan | QueuePlan

@@ -1,0 +1,58 @@
+"""Checks that a checkpoint or policy fits the current algorithm and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.types import EnvSpec, Layout
+
+
+def check_compatible(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
+    """Raises CheckpointError with the differences if a checkpoint has another algorithm or environment."""
+    there, here = notes["spec"], EnvSpec.from_json(spec.to_json()).to_json()
+    differences = [f"algorithm {notes['algorithm']} there, {algorithm} here"] if notes["algorithm"] != algorithm else []
+    there = EnvSpec.from_json(there).to_json()
+    if not (_is_global_name(there["name"]) and _is_global_name(here["name"])):
+        here["name"] = there["name"]
+    differences += [f"{key}: {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
+    if differences:
+        raise CheckpointError(
+            f"the checkpoint was made with another algorithm or environment: {'; '.join(differences)}. "
+            "Resume with the original environment, or start a new run"
+        )
+
+
+def spaces_of(spec: EnvSpec) -> dict[str, Any]:
+    """The observation and action spaces, which must be equal for a policy to act in an environment."""
+    names = ("layout", "action_low", "action_high", "choices", "branches")
+    return {name: getattr(spec, name) for name in names}
+
+
+def check_env_fits(policy: EnvSpec, env: EnvSpec) -> None:
+    """Raises UsageError if the environment's spaces are not those of the policy; names may differ."""
+    there, here = spaces_of(policy), spaces_of(env)
+    differences = [
+        f"{name} {_describe(there[name])} there, {_describe(here[name])} here"
+        for name in there
+        if there[name] != here[name]
+    ]
+    if differences:
+        raise UsageError(
+            f"{env.name} does not have the observation and action spaces of {policy.name}, on which the policy was "
+            f"trained: {'; '.join(differences)}; use an environment with the same spaces"
+        )
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, Layout):
+        return str(value)
+    return ", ".join(f"{leaf.name} {leaf.kind} {leaf.shape}".strip() for leaf in value.leaves)
+
+
+def _is_global_name(name: str) -> bool:
+    """Whether an environment's name is a Gymnasium id or module:callable, and not just a local function's name."""
+    import gymnasium
+
+    return ":" in name or name in gymnasium.registry

@@ -1,0 +1,91 @@
+"""What a run learns from, and at which pace, from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs.on_policy import RolloutQueue
+from offbeat.algorithms.registry import Algorithm
+from offbeat.errors import UsageError
+from offbeat.references import name_of, resolve
+from offbeat.replay.experience import Experience
+from offbeat.replay.rollouts import Rollouts, RolloutSettings, rollout_schema
+from offbeat.replay.settings import ReplaySettings
+from offbeat.replay.uniform import UniformReplay
+from offbeat.run.pace import ENDLESS, Pace, RatioPace, RolloutPace
+from offbeat.run.tuning import ahead
+from offbeat.types import EnvSpec, Schema
+
+
+def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experience, Pace]:
+    run, own = config.run, cast(Any, config.learner)
+    settings = ReplaySettings(
+        capacity=run.storage.capacity,
+        batch_size=own.replay.batch_size,
+        n_step=own.returns.n_step,
+        gamma=own.returns.gamma,
+        total_steps=run.length.total_steps if has_end else None,
+        dtype=dtype_of(config),
+    )
+    slack = ahead(run)[0] if collects_elsewhere(run) else 0
+    pace = RatioPace(
+        run.pace.updates_per_step,
+        run.pace.warmup_steps,
+        run.pace.pace,
+        slack=slack * run.environment.num_envs,
+        total_steps=run.length.total_steps if has_end else ENDLESS,
+        max_policy_lag=run.collection.max_policy_lag,
+        synchronous=slack == 0 and run.pace.pace == "held",
+    )
+    return _replay(config, Schema.transitions(spec), settings), pace
+
+
+def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experience:
+    storage = config.run.storage
+    if storage.replay == "uniform":
+        return UniformReplay(schema, settings)
+    own = resolve(storage.replay, "replay")(schema, settings, **storage.replay_kwargs)
+    missing = [name for name in dir(Experience) if not name.startswith("_") and not hasattr(own, name)]
+    missing += [name for name in Experience.__annotations__ if not hasattr(own, name)]
+    if missing:
+        raise UsageError(
+            f"replay={name_of(storage.replay) or storage.replay!r} made a {type(own).__name__} without "
+            f"{', '.join(missing)}; an experience needs all that offbeat.replay.experience.Experience has"
+        )
+    made: Experience = own
+    return made
+
+
+def collects_elsewhere(run: Run) -> bool:
+    """Whether environments are stepped while the learner works: in processes, or by a collector of the user's own."""
+    return run.collection.collectors > 0 or run.collection.collector != "processes"
+
+
+def from_rollouts(
+    algorithm: Algorithm, config: Config, spec: EnvSpec, updates: Callable[[], int], num_envs: int
+) -> tuple[Experience, Pace]:
+    run, own = config.run, cast(Any, config.learner)
+    asynchronous = algorithm.own_rollouts and run.collection.collectors > 0
+    queue = getattr(own, "rollout_queue", RolloutQueue())
+    slots, when_full, reuse = queue.queue, queue.when_full, queue.sample_reuse
+    if when_full == "drop-oldest":
+        slots += 1  # the rollout being filled has a slot of its own, or it would take the only one from what waits
+    settings = RolloutSettings(own.rollouts.rollout_steps, reuse, slots, when_full, run.collection.max_policy_lag)
+    # Each collector's rollout has a turn of its own, or all together have one.
+    envs = -(-num_envs // run.collection.collectors) if asynchronous else num_envs
+    pace = RolloutPace(
+        own.rollouts.rollout_steps,
+        envs,
+        own.rollouts.epochs * own.rollouts.minibatches,
+        reuse,
+        synchronous=not asynchronous,
+    )
+    return Rollouts(rollout_schema(spec), settings, updates), pace
+
+
+def dtype_of(config: Config) -> type[np.floating]:
+    return np.float64 if config.run.compute.precision == "float64" else np.float32

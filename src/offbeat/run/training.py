@@ -1,0 +1,302 @@
+"""Training: the learner, what it learns from, its pace and its random streams, as one value that can be saved.
+
+The runner drives it through a run; `Agent` is its face for a loop of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from offbeat import flat
+from offbeat import settings as settings_module
+from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs.exploration import own_maker
+from offbeat.algorithms.registry import find
+from offbeat.collect.ledger import ChunkLedger
+from offbeat.errors import UsageError
+from offbeat.learn.backends import make_backend
+from offbeat.learn.learner import Learner
+from offbeat.policies import Policy, choose_backend, make_policy
+from offbeat.references import name_of, resolve
+from offbeat.replay.rollouts import Rollouts
+from offbeat.replay.shard import Shard
+from offbeat.run.compatibility import check_compatible
+from offbeat.run.experience import dtype_of, from_replay, from_rollouts
+from offbeat.run.pace import RolloutPace
+from offbeat.run.snapshot import Snapshot, select_prefix
+from offbeat.run.versions import versions
+from offbeat.streams import Streams
+from offbeat.trace import NO_TRACE, Trace
+from offbeat.types import Batches, Chunk, EnvSpec, RolloutBatch
+from offbeat.weights.publication import Publication
+
+ROWS_PER_CALL = 4_096
+"""Updates are made several at a time, as long as their batches together have about this many rows: a larger gather
+would leave the processor's cache before it is used."""
+
+
+class Training:
+    """has_end: whether total_steps or total_updates say how long it lasts. num_envs: as the settings say if None.
+
+    one_thread: whether NumPy is held to one thread, as in a run. steps: environment steps taken in. logged: numbers of
+    the user's own, for the next log line.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        *,
+        num_envs: int | None = None,
+        has_end: bool = True,
+        one_thread: bool = True,
+    ) -> None:
+        self.config, self.spec, self._one_thread = config, spec, one_thread
+        run = config.run
+        self.trace: Trace = NO_TRACE
+        self.streams = Streams(run.start.seed)
+        self.algorithm = find(config.algorithm)
+        own = flat.values(config.learner).get("preprocessor")
+        self._make_preprocessor = None if own is None else resolve(own, "preprocessor")
+        self._preprocessor = name_of(own)
+        backend = make_backend(self.algorithm, config, spec, self.streams.initial)
+        self.learner = Learner(
+            config.learner,
+            spec,
+            backend,
+            groups=self.algorithm.groups,
+            scheduled=self.algorithm.scheduled,
+            seed=int(self.streams.initial.integers(2**62)),
+            dtype=dtype_of(config),
+            preprocessor=None if self._make_preprocessor is None else self._make_preprocessor(spec),
+        )
+        if self.algorithm.learns_from == "rollouts":
+            self.experience, self.pace = from_rollouts(
+                self.algorithm, config, spec, lambda: self.learner.updates, num_envs or run.environment.num_envs
+            )
+            self._learn = self._learn_rollout
+        else:
+            self.experience, self.pace = from_replay(config, spec, has_end)
+            self._learn = self._learn_batches
+        if has_end:
+            self._plan()
+        self.learner.check_schedules()
+        self.ledger = ChunkLedger()
+        self.steps = 0
+        self.logged: dict[str, float] = {}
+        self._policies: dict[int, Policy] = {}
+        self._published: Publication | None = None
+        self._revision = (-1, -1)  # of the learner, when it was published
+
+    def _plan(self) -> None:
+        run = self.config.run
+        planned = self.pace.planned(run.length.total_steps)
+        total = run.length.total_updates
+        self.learner.planned_updates = planned if total is None else min(planned, total)
+        if self.pace.by_steps:
+            self.learner.progress = 0.0
+
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        return self.experience.shards
+
+    @property
+    def random_steps(self) -> int:
+        """The number of first steps that act uniformly at random."""
+        return self.config.run.pace.random_steps if self.algorithm.learns_from == "replay" else 0
+
+    # Data in.
+
+    def take(self, chunk: Chunk) -> bool:
+        """Counts rows that a collector has stored, and updates the normalisers; False for rows counted before."""
+        if not self.ledger.accept(chunk):
+            return False
+        self.count(chunk)
+        return True
+
+    def count(self, chunk: Chunk) -> None:
+        """Counts stored rows that are certainly new, and updates the normalisers."""
+        self.steps += len(chunk)
+        if self.algorithm.learns_from == "replay":
+            self.learner.observe(chunk)
+        else:
+            self.experience.ready()  # takes over the rollout that these rows complete, so that a checkpoint holds it
+
+    # Updates.
+
+    def due(self, oldest_version: int | None = None) -> int:
+        """Updates to make now. oldest_version: of the weights that act at this moment, where they may be old."""
+        updates, total = self.learner.updates, self.config.run.length.total_updates
+        due = self.pace.due(self.steps, updates, self.experience.ready())
+        due = due if total is None else min(due, total - updates)
+        return self.pace.limited(due, updates, oldest_version)
+
+    def learn(self, count: int) -> int:
+        """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
+        return self._learn(count)
+
+    def _learn_batches(self, count: int) -> int:
+        size, made = max(1, ROWS_PER_CALL // cast(Any, self.config.learner).replay.batch_size), 0
+        experience, learner = self.experience, self.learner
+        if self.pace.by_steps:
+            learner.progress = self._share_done(self.steps)
+        while made < count:
+            group = min(size, count - made)
+            with self.trace("sample"):
+                batches = experience.draw(self.streams.sampling, group)
+                noise = self.streams.noise.standard_normal((group, *learner.backend.noise_shape), dtype_of(self.config))
+            with self.trace("update"):
+                assert isinstance(batches, Batches)
+                td_errors = learner.update(batches, np.asarray(noise), experience.wants_td_errors)
+            if td_errors is not None:
+                experience.feedback(batches.rows, td_errors)
+            made += group
+        return made
+
+    def _learn_rollout(self, count: int) -> int:
+        """A turn with the pending rollout.
+
+        Its observations enter the statistics after its first turn: during the turn they are normalised as they were
+        when it was collected. The very first rollout enters before its turn, because there are no statistics yet.
+        """
+        experience, learner = self.experience, self.learner
+        assert isinstance(experience, Rollouts)
+        if count == 0 or experience.pending is None:
+            return 0
+        rollout, fresh = experience.draw(self.streams.sampling, count), experience.pending.fresh
+        learner.progress = self._share_done(self.steps - int(rollout.valid.sum()))
+        before = fresh and not learner.has_statistics
+        if fresh:
+            learner.observe_rewards(rollout)
+        if before:
+            learner.observe_observations(rollout.chunk())
+        with self.trace("update"):
+            made = learner.learn_rollout(rollout, self.streams.sampling, count)
+        if fresh and not before:
+            learner.observe_observations(rollout.chunk())
+        experience.finish_turn()
+        return made
+
+    def _share_done(self, steps: int) -> float:
+        run = self.config.run
+        by_steps = steps / self.pace.end(run.length.total_steps)
+        return (
+            by_steps
+            if run.length.total_updates is None
+            else max(by_steps, self.learner.updates / run.length.total_updates)
+        )
+
+    def set_rollout_envs(self, num_envs: int) -> None:
+        """Sets how many environments a rollout has, once a loop of the user's own has shown it; 0 where it has none."""
+        if num_envs and isinstance(self.pace, RolloutPace):
+            self.pace = replace(self.pace, num_envs=num_envs)
+
+    def wants_rollout(self) -> bool:
+        """Whether the rollout before has been learned from."""
+        return isinstance(self.experience, Rollouts) and self.experience.wants()
+
+    def hold(self, rollout: RolloutBatch) -> None:
+        """Takes a rollout that was collected elsewhere, to be learned from next."""
+        assert isinstance(self.experience, Rollouts)
+        self.experience.hold_batch(rollout)
+        self.steps += int(rollout.valid.sum())
+
+    # Acting.
+
+    def publication(self) -> Publication:
+        """The weights to act with now; the same object until they change."""
+        if self._published is None or self._revision != self.learner.revision:
+            self._published = Publication(self.learner.updates, self.learner.weights())
+            self._revision = self.learner.revision
+        return self._published
+
+    def policy(self, num_envs: int) -> Policy:
+        """The policy that acts for `num_envs` environments; it has no weights before `load`."""
+        if num_envs not in self._policies:
+            self._policies[num_envs] = self.policy_factory(num_envs)()
+        return self._policies[num_envs]
+
+    def policy_factory(self, num_envs: int, **options: int) -> Callable[[], Policy]:
+        """Makes such a policy, in this process or in another. options: as for `make_policy`."""
+        own, explore = self._own_actor, own_maker(getattr(self.config.learner, "exploration", None))
+        return partial(
+            make_policy,
+            self.policy_description(),
+            num_envs=num_envs,
+            acting=self.acts_in(num_envs),
+            spec=self.spec,
+            actor=None if own is None else resolve(own, self.algorithm.acts_with),
+            explore=None if explore is None else resolve(explore, "exploration"),
+            preprocessor=self._make_preprocessor,
+            **options,
+        )
+
+    def policy_description(self) -> dict[str, Any]:
+        """What `make_policy` needs beside the weights, as JSON."""
+        description = self.learner.backend.policy_description()
+        return description if self._make_preprocessor is None else description | {"preprocessor": self._preprocessor}
+
+    @property
+    def _own_actor(self) -> Any:
+        """The user's own network that acts, or None."""
+        return flat.values(self.config.learner).get(self.algorithm.acts_with)
+
+    def acts_in(self, num_envs: int) -> str:
+        """numpy or torch: what the policy for so many environments computes with."""
+        if self._own_actor is not None:
+            return "torch"
+        run, hidden = self.config.run, self.config.learner.networks.hidden
+        return choose_backend(run.collection.acting, num_envs, hidden, one_thread=self._one_thread)
+
+    # Numbers of the user's own.
+
+    def log(self, name: str, value: Any) -> None:
+        """The last value under a name is in the next log line of a run, in every logger."""
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"log: name={name!r} must be text that is not empty")
+        try:
+            self.logged[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"log: {name}={value!r} is not a number: {error}; pass one number") from error
+
+    def take_logged(self) -> dict[str, float]:
+        """What was logged since the last call."""
+        logged, self.logged = self.logged, {}
+        return logged
+
+    # Saving.
+
+    def snapshot(self) -> Snapshot:
+        arrays = {f"learner/{name}": array for name, array in self.learner.arrays().items()}
+        arrays |= {f"experience/{name}": array for name, array in self.experience.arrays().items()}
+        values = {"steps": self.steps, "streams": self.streams.state(), "chunks": self.ledger.state()}
+        if changed := self.learner.changed_rates():
+            values["rates"] = changed
+        notes = {
+            "algorithm": self.config.algorithm,
+            "config": settings_module.flatten(self.config),
+            "spec": self.spec.to_json(),
+            "policy": self.policy_description(),
+            "pending": self.learner.pending(),
+            "logged": dict(self.logged),
+            "versions": versions(),
+        }
+        return Snapshot(arrays, values, notes)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Everything but replay, which `Checkpoints.load_replay` fills."""
+        check_compatible(snapshot.notes, self.config.algorithm, self.spec)
+        self.learner.restore(select_prefix(snapshot.arrays, "learner/"))
+        self.experience.restore(select_prefix(snapshot.arrays, "experience/"))
+        self.learner.restore_pending(snapshot.notes["pending"])
+        self.learner.restore_rates(snapshot.values.get("rates", {}))
+        self.logged = dict(snapshot.notes["logged"])
+        self.ledger.restore(snapshot.values["chunks"])
+        self.steps = int(snapshot.values["steps"])
+        self.streams.restore(snapshot.values["streams"])
+        self._published = None
