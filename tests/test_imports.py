@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 # The front doors, which may import everything and which nothing may import.
-DOORS = {"", "cli", "training_commands", "__main__"}
+DOORS = {"", "cli", "training_commands", "__main__", "compat"}
 
 # Parts and modules that never load a backend: not themselves, and not through what they import when they are imported.
 WITHOUT_BACKEND = {

@@ -12,7 +12,7 @@ import pytest
 import offbeat
 from offbeat.run.training import Training
 from offbeat.settings import make_config
-from offbeat.types import Chunk
+from offbeat.types import Batches, Chunk
 from specs import vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (8,), "batch_size": 8, "warmup_steps": 20, "random_steps": 20, "capacity": 500}
@@ -59,6 +59,18 @@ def test_every_row_of_a_loop_of_ones_own_counts(algorithm: str) -> None:
     for _ in range(3):
         agent.add(Chunk({**rows(1, 0).columns, **extras}))
     assert agent.steps == len(agent.experience) == 3
+
+
+def test_updates_with_batches_of_ones_own_are_those_of_the_same_batches_from_replay() -> None:
+    first, second = (offbeat.Agent("sac", vector_spec(3, 1), **SMALL) for _ in range(2))
+    for agent in (first, second):
+        agent.add(rows(30, 0))
+    first.training.learn(3)
+    batches = second.experience.draw(second.training.streams.sampling, 3)
+    assert isinstance(batches, Batches)
+    second.training.learn_from(batches)
+    for name, array in second.learner.arrays().items():
+        np.testing.assert_array_equal(array, first.learner.arrays()[name], err_msg=name)
 
 
 @pytest.mark.parametrize("mode", ["held", "ceiling", "free"])

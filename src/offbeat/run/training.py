@@ -32,7 +32,7 @@ from offbeat.run.snapshot import Snapshot, select_prefix
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
-from offbeat.types import Batches, Chunk, EnvSpec, RolloutBatch
+from offbeat.types import Array, Batches, Chunk, EnvSpec, RolloutBatch
 from offbeat.weights.publication import Publication
 
 ROWS_PER_CALL = 4_096
@@ -149,14 +149,22 @@ class Training:
             group = min(size, count - made)
             with self.trace("sample"):
                 batches = experience.draw(self.streams.sampling, group)
-                noise = self.streams.noise.standard_normal((group, *learner.backend.noise_shape), dtype_of(self.config))
+                noise = self._noise(group)
             with self.trace("update"):
                 assert isinstance(batches, Batches)
-                td_errors = learner.update(batches, np.asarray(noise), experience.wants_td_errors)
+                td_errors = learner.update(batches, noise, experience.wants_td_errors)
             if td_errors is not None:
                 experience.feedback(batches.rows, td_errors)
             made += group
         return made
+
+    def learn_from(self, batches: Batches) -> None:
+        """One update with each of the batches, from a replay that is not ours."""
+        self.learner.update(batches, self._noise(len(batches)))
+
+    def _noise(self, count: int) -> Array:
+        shape = count, *self.learner.backend.noise_shape
+        return np.asarray(self.streams.noise.standard_normal(shape, dtype_of(self.config)))
 
     def _learn_rollout(self, count: int) -> int:
         """A turn with the pending rollout.

@@ -1,0 +1,1 @@
+"""The documented interfaces of other projects, as adapters over our learner, replay, runner and checkpoints."""

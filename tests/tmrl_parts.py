@@ -1,0 +1,131 @@
+"""Parts of a tmrl-style training for tests: an interface without a network, a memory and an agent that keep records."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from offbeat.compat.tmrl.actor import TorchActorModule
+from offbeat.compat.tmrl.memory import TorchMemory
+from offbeat.compat.tmrl.networking import Buffer
+from offbeat.compat.tmrl.training import TrainingAgent
+
+SPACES = (
+    gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
+    gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32),
+)
+
+
+def episode(number: int, steps: int = 4) -> Buffer:
+    """One truncated episode of `steps` steps; observation (number, step), reward 1."""
+    buffer = Buffer()
+    buffer.append_sample((None, np.array([number, 0], np.float32), 0.0, False, False, {}))
+    for step in range(1, steps + 1):
+        action = np.array([step / 10], np.float32)
+        buffer.append_sample((action, np.array([number, step], np.float32), 1.0, False, step == steps, {}))
+    buffer.stat_train_return, buffer.stat_train_steps = float(number), steps
+    return buffer
+
+
+class ScriptedInterface:
+    """Gives the buffers of a list, one for each retrieval, and empty ones afterwards; records broadcasts.
+
+    more: what to give when the list is empty, by the number of the retrieval.
+    """
+
+    def __init__(self, buffers: Sequence[Any] = (), more: Any = None) -> None:
+        self.buffers, self.more = list(buffers), more
+        self.retrievals = 0
+        self.actors: list[Any] = []
+        self.events: list[str] = []
+
+    def retrieve_buffer(self) -> Any:
+        self.retrievals += 1
+        self.events.append("retrieve")
+        if self.buffers:
+            return self.buffers.pop(0)
+        return Buffer() if self.more is None else self.more(self.retrievals)
+
+    def broadcast_model(self, actor: Any) -> None:
+        self.events.append("broadcast")
+        self.actors.append(actor)
+
+
+class ListMemory(TorchMemory):
+    """A memory as tmrl's tutorial has one: columns of samples; a transition is between two of them."""
+
+    def __init__(self, nb_steps: int, device: Any, memory_size: int = 1_000, batch_size: int = 4, **more: Any) -> None:
+        super().__init__(device, nb_steps, memory_size=memory_size, batch_size=batch_size, **more)
+        self.appended: list[int] = []
+
+    def append_buffer(self, buffer: Any) -> None:
+        self.appended.append(len(buffer))
+        self.data = (self.data + list(buffer.memory))[-self.memory_size :]
+
+    def _starts(self) -> list[int]:
+        """Samples that are followed by a step of the same episode."""
+        return [index for index in range(len(self.data) - 1) if self.data[index + 1][0] is not None]
+
+    def __len__(self) -> int:
+        return len(self._starts())
+
+    def get_transition(self, item: int) -> Any:
+        start = self._starts()[item]
+        action, obs, reward, terminated, truncated, info = self.data[start + 1]
+        return self.data[start][1], action, np.float32(reward), obs, terminated, truncated, info
+
+
+class Actor(TorchActorModule):
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space, action_space)
+        self.layer = torch.nn.Linear(observation_space.shape[0], action_space.shape[0])
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        mean = torch.tanh(self.layer(obs))[0]
+        noise = 0.0 if test else torch.randn(mean.shape)
+        return (mean + noise).clip(-1.0, 1.0).numpy() * self.action_space.high
+
+
+class RegressingAgent(TrainingAgent):
+    """Fits the actor's layer to the actions by gradient descent; records its batches."""
+
+    def __init__(self, observation_space: Any, action_space: Any, device: Any, rate: float = 0.1) -> None:
+        super().__init__(observation_space, action_space, device)
+        self.actor = Actor(observation_space, action_space)
+        self.optimizer = torch.optim.Adam(self.actor.parameters(), rate)
+        self.batches: list[Any] = []
+        self.trained = 0
+
+    def train(self, batch: Any) -> dict[str, Any]:
+        self.batches.append(batch)
+        obs, action = batch[:2]
+        loss = ((self.actor.layer(obs) - action) ** 2).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.trained += 1
+        return {"loss": loss.detach(), "trained": self.trained}
+
+    def get_actor(self) -> Any:
+        return self.actor
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {"actor": self.actor.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {**parts, "trained": self.trained}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.actor.load_state_dict(state["actor"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.trained = state["trained"]
+
+
+def seed_everything(seed: int) -> None:
+    """The generators that memories and agents of users draw from."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
