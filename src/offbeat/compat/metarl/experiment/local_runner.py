@@ -1,0 +1,317 @@
+"""The runner: steps through epochs, obtains samples, saves a checkpoint after each epoch, and resumes."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from offbeat.compat.metarl.envs.env_spec import own_spec
+from offbeat.compat.metarl.experiment.object_state import (
+    Decoder,
+    Encoder,
+    process_randomness,
+    set_process_randomness,
+)
+from offbeat.compat.metarl.experiment.snapshotter import check_snapshot_config, is_due
+from offbeat.compat.metarl.sampler.recorded_env import copy_environment
+from offbeat.compat.metarl.tabular import tabular
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.observe.jsonl import Jsonl
+from offbeat.run.checkpoint import Checkpoints
+from offbeat.run.compatibility import check_env_fits
+from offbeat.run.snapshot import Snapshot, select_prefix
+
+METRICS = "metrics.jsonl"
+
+
+class NotSetupError(UsageError):
+    """Raised where `setup`, or `restore`, has to be called first."""
+
+
+@dataclass
+class TrainArgs:
+    """The arguments of `train` or `resume`. start_epoch: the first epoch to make."""
+
+    n_epochs: int
+    batch_size: int | None
+    plot: bool = False
+    store_paths: bool = False
+    pause_for_plot: bool = False
+    start_epoch: int = 0
+
+
+@dataclass
+class ExperimentStats:
+    """total_epoch: the last epoch that was made. last_path: of the last batch, where store_paths is set."""
+
+    total_epoch: int = 0
+    total_itr: int = 0
+    total_env_steps: int = 0
+    last_path: list[dict[str, Any]] | None = None
+
+
+class LocalRunner:
+    """Trains an algorithm in this process and saves checkpoints in `snapshot_config.snapshot_dir`.
+
+    max_cpus: has no effect, as with metarl's own off-policy sampler: environments are stepped in this process.
+    """
+
+    def __init__(self, snapshot_config: Any, max_cpus: int = 1) -> None:
+        check_snapshot_config(snapshot_config)
+        if max_cpus < 1:
+            raise UsageError(f"max_cpus={max_cpus} is out of range: it must be at least 1")
+        self._config = snapshot_config
+        keep = 2 if snapshot_config.snapshot_mode == "last" else None
+        self._checkpoints = Checkpoints(Path(snapshot_config.snapshot_dir).resolve(), keep=keep)
+        self._algo: Any = None
+        self._env: Any = None
+        self._sampler: Any = None
+        self._train_args: TrainArgs | None = None
+        self._stats = ExperimentStats()
+        self._told: set[str] = set()
+        self.step_itr: int = 0
+        self.step_path: Any = None
+        self.enable_logging = True
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shutdown()
+
+    def setup(
+        self,
+        algo: Any,
+        env: Any,
+        sampler_cls: Any = None,
+        sampler_args: dict[str, Any] | None = None,
+        n_workers: int | None = None,
+        worker_class: Any = None,
+        worker_args: dict[str, Any] | None = None,
+    ) -> None:
+        """Takes the algorithm and the environment, which is copied for each parallel environment.
+
+        sampler_cls: makes the sampler as sampler_cls(algo, env, **sampler_args); the algorithm's own for None.
+        n_workers, worker_class, worker_args: have no effect on samplers of this kind.
+        """
+        for name in ("reset", "step", "observation_space", "action_space"):
+            if not hasattr(env, name):
+                raise UsageError(f"env is a {type(env).__name__} without {name}; pass a MetaRLEnv")
+        if not callable(getattr(algo, "train", None)):
+            raise UsageError(f"algo is a {type(algo).__name__} without train; pass an RLAlgorithm")
+        if hasattr(algo, "env_spec"):
+            check_env_fits(own_spec(algo.env_spec, "algo.env_spec"), own_spec(env, "env"))
+        for name, value in {"n_workers": n_workers, "worker_class": worker_class, "worker_args": worker_args}.items():
+            if value is not None:
+                warnings.warn(f"setup: {name} has no effect: environments are stepped in this process", stacklevel=2)
+        kind = getattr(algo, "sampler_cls", None) if sampler_cls is None else sampler_cls
+        self._algo, self._env = algo, env
+        self._sampler = None if kind is None else kind(algo, env, **(sampler_args or {}))
+
+    def train(
+        self,
+        n_epochs: int,
+        batch_size: int | None = None,
+        plot: bool = False,
+        store_paths: bool = False,
+        pause_for_plot: bool = False,
+    ) -> Any:
+        """Trains for `n_epochs` epochs. batch_size: environment steps before each `train_once`.
+
+        Returns what the algorithm's `train` returns.
+        """
+        self._check_setup("train")
+        _refuse_plot(plot, pause_for_plot)
+        if n_epochs < 1 or (batch_size is not None and batch_size < 1):
+            raise UsageError(f"train: n_epochs={n_epochs}, batch_size={batch_size}: each must be at least 1")
+        if made := self._checkpoints.names():
+            raise UsageError(
+                f"snapshot_dir={self._config.snapshot_dir!r} holds checkpoints of another run, the last {made[-1]}; "
+                "continue it with restore and resume, or use another directory"
+            )
+        self._train_args = TrainArgs(n_epochs, batch_size, plot, store_paths, pause_for_plot)
+        self._stats = ExperimentStats()
+        return self._run()
+
+    def resume(
+        self,
+        n_epochs: int | None = None,
+        batch_size: int | None = None,
+        plot: bool | None = None,
+        store_paths: bool | None = None,
+        pause_for_plot: bool | None = None,
+    ) -> Any:
+        """Continues what `restore` has loaded; arguments that are None are those of the saved run."""
+        if self._train_args is None:
+            raise NotSetupError("resume: nothing is restored; call setup and restore first")
+        _refuse_plot(plot, pause_for_plot)
+        arguments = self._train_args
+        arguments.n_epochs = n_epochs or arguments.n_epochs
+        arguments.batch_size = batch_size or arguments.batch_size
+        if store_paths is not None:
+            arguments.store_paths = store_paths
+        return self._run()
+
+    def _run(self) -> Any:
+        try:
+            return self._algo.train(self)
+        finally:
+            self._shutdown()
+
+    def step_epochs(self) -> Iterator[int]:
+        """Yields each epoch; after it, saves a checkpoint and writes the epoch's row to metrics.jsonl.
+
+        The algorithm counts `step_itr` up and sets `step_path` to its paths.
+        """
+        if self._train_args is None:
+            raise NotSetupError("step_epochs: call train, or restore and resume, first")
+        self.step_itr, self.step_path = self._stats.total_itr, None
+        tabular.take()
+        with Jsonl(self._checkpoints.root / METRICS) as log:
+            for epoch in range(self._train_args.start_epoch, self._train_args.n_epochs):
+                yield epoch
+                self._stats.total_epoch, self._stats.total_itr = epoch, self.step_itr
+                self._stats.last_path = self.step_path if self._train_args.store_paths else None
+                if self.enable_logging:
+                    self._write_row(log, epoch)
+                self._save(epoch, log.sync())
+
+    def _write_row(self, log: Jsonl, epoch: int) -> None:
+        row = {"epoch": epoch, "itr": self.step_itr, "TotalEnvSteps": self.total_env_steps, **tabular.take()}
+        log.write(row)
+        if getattr(self._config, "prints", False):
+            shown = ("TotalEnvSteps", "AverageReturn", "Evaluation/AverageReturn")
+            print(f"epoch {epoch}", *(f"{name} {row[name]:.6g}" for name in shown if name in row), sep="  ", flush=True)
+
+    def obtain_samples(
+        self, itr: int, batch_size: int | None = None, agent_update: Any = None, env_update: Any = None
+    ) -> list[dict[str, Any]]:
+        """Paths of at least `batch_size` environment steps (that of `train` for None).
+
+        agent_update, env_update: not supported; they belong to samplers with workers.
+        """
+        self._check_setup("obtain_samples")
+        if self._sampler is None:
+            raise UsageError("obtain_samples: there is no sampler; set algo.sampler_cls, or pass sampler_cls to setup")
+        if agent_update is not None or env_update is not None:
+            raise UsageError(
+                "obtain_samples: agent_update and env_update need workers, and there are none; leave them out"
+            )
+        size = batch_size or (None if self._train_args is None else self._train_args.batch_size)
+        if size is None:
+            raise UsageError("obtain_samples: there is no batch_size; pass it here or to train")
+        paths: list[dict[str, Any]] = self._sampler.obtain_samples(itr, size)
+        self._stats.total_env_steps += sum(len(path["rewards"]) for path in paths)
+        return paths
+
+    def get_env_copy(self) -> Any:
+        """A copy of the environment with a state of its own."""
+        self._check_setup("get_env_copy")
+        return copy_environment(self._env)
+
+    @property
+    def total_env_steps(self) -> int:
+        """Environment steps of training so far."""
+        return self._stats.total_env_steps
+
+    # Checkpoints.
+
+    def save(self, epoch: int) -> None:
+        """Saves a checkpoint of this epoch, where the snapshot mode asks for it: networks, optimisers, the replay
+        buffer, exploration, environments in the middle of their episodes, counters and random generators.
+        """
+        self._check_setup("save")
+        self._save(epoch, 0)
+
+    def _save(self, epoch: int, log_length: int) -> None:
+        if not is_due(self._config, epoch):
+            return
+        encoder = Encoder()
+        values: dict[str, Any] = {"algo": encoder.encode(self._algo, "algo")}
+        values["stats"] = encoder.encode(asdict(self._stats), "stats")
+        values["random"] = encoder.encode(process_randomness(), "random")
+        values["sampler"] = None
+        arrays = dict(encoder.arrays)
+        if callable(getattr(self._sampler, "snapshot", None)):
+            of_sampler, values["sampler"] = self._sampler.snapshot()
+            arrays |= {f"sampler/{name}": array for name, array in of_sampler.items()}
+        self._tell_left_out(encoder.left_out)
+        arguments = None if self._train_args is None else asdict(self._train_args)
+        notes = {"log_length": log_length, "train_args": arguments}
+        self._checkpoints.save(Snapshot(arrays, values, notes), encoder.shards, epoch)
+
+    def _tell_left_out(self, names: list[str]) -> None:
+        if new := [name for name in names if name not in self._told]:
+            self._told.update(new)
+            warnings.warn(
+                f"the checkpoint does not hold {', '.join(new)}: only arrays, numbers, containers of them, and objects "
+                "with state_dict and load_state_dict are saved; after a resume these are as your script makes them",
+                stacklevel=4,
+            )
+
+    def restore(self, from_dir: Any, from_epoch: Any = "last") -> TrainArgs:
+        """Loads a checkpoint into the algorithm and environment that `setup` was given; `resume` continues from it.
+
+        from_epoch: "last", "first", or the number of an epoch. Returns the arguments of `train`.
+        """
+        self._check_setup("restore")
+        checkpoints = self._checkpoints
+        if Path(from_dir).resolve() != checkpoints.root:
+            checkpoints = Checkpoints(Path(from_dir).resolve(), keep=None)
+        which = _folder(checkpoints, from_epoch)
+        snapshot = checkpoints.load(which)
+        values, decoder = snapshot.values, Decoder(dict(snapshot.arrays))
+        if snapshot.notes.get("train_args") is None or "algo" not in values:
+            raise CheckpointError(f"{from_dir} holds no checkpoint of a LocalRunner that was training")
+        decoder.decode(self._algo, values["algo"], "algo")
+        checkpoints.load_replay(which, decoder.shards)
+        decoder.finish()
+        self._stats = ExperimentStats(**decoder.decode(None, values["stats"], "stats"))
+        if values["sampler"] is not None:
+            for sentence in self._sampler.restore(select_prefix(snapshot.arrays, "sampler/"), values["sampler"]):
+                warnings.warn(sentence, stacklevel=2)
+        set_process_randomness(decoder.decode(None, values["random"], "random"))
+        self._train_args = TrainArgs(**snapshot.notes["train_args"])
+        self._train_args.start_epoch = self._stats.total_epoch + 1
+        if checkpoints is self._checkpoints and (checkpoints.root / METRICS).exists():
+            with Jsonl(checkpoints.root / METRICS) as log:
+                log.truncate(snapshot.notes["log_length"])
+        return copy.copy(self._train_args)
+
+    def _check_setup(self, method: str) -> None:
+        if self._algo is None:
+            raise NotSetupError(
+                f"{method}: the runner has no algorithm and environment; call setup(algo, env) first (checkpoints hold "
+                "no pickled objects)"
+            )
+
+    def _shutdown(self) -> None:
+        if self._sampler is not None and hasattr(self._sampler, "shutdown_worker"):
+            self._sampler.shutdown_worker()
+
+
+def _refuse_plot(plot: bool | None, pause_for_plot: bool | None) -> None:
+    if plot or pause_for_plot:
+        raise UsageError("plot=True: there is no plotter; leave it out, and render the policy in an environment copy")
+
+
+def _folder(checkpoints: Checkpoints, epoch: Any) -> str:
+    """The checkpoint of an epoch."""
+    if epoch == "last":
+        return checkpoints.folder_name("latest")
+    steps = {name: int(name.split("-")[1]) for name in checkpoints.names() if name.startswith("step-")}
+    if epoch != "first" and not str(epoch).isdigit():
+        raise UsageError(f"from_epoch={epoch!r} must be 'last', 'first' or the number of an epoch")
+    wanted = min(steps.values(), default=None) if epoch == "first" else int(epoch)
+    if found := [name for name, step in steps.items() if step == wanted]:
+        return found[-1]
+    raise CheckpointError(
+        f"{checkpoints.root} has no checkpoint of epoch {epoch}; it has {', '.join(map(str, steps.values())) or 'none'}"
+    )

@@ -1,0 +1,1 @@
+"""Algorithms, policies and exploration that need NumPy alone."""

@@ -1,0 +1,5 @@
+"""Replay buffers."""
+
+from offbeat.compat.metarl.replay_buffer.path_buffer import PathBuffer
+
+__all__ = ["PathBuffer"]

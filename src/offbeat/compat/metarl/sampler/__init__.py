@@ -1,0 +1,5 @@
+"""Sampling paths from environments."""
+
+from offbeat.compat.metarl.sampler.off_policy_vectorized_sampler import OffPolicyVectorizedSampler
+
+__all__ = ["OffPolicyVectorizedSampler"]

@@ -1,0 +1,1 @@
+"""Algorithms, policies and q-functions on torch."""
