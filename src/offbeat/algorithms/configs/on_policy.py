@@ -29,6 +29,10 @@ class AdaptiveRate:
     kl_factor: float = setting(
         2.0, "The rate changes if the divergence differs from desired_kl by more than this factor.", above=1
     )
+    divergence: Literal["sampled", "exact"] = setting(
+        "sampled",
+        "How the divergence is computed: sampled estimates it from the actions taken, exact uses the distributions.",
+    )
     factor: float = setting(1.5, "The rate is multiplied or divided by this.", above=1)
     lowest: float = setting(1e-5, "Smallest rate.", above=0)
     highest: float = setting(1e-2, "Largest rate.", above=0)
@@ -57,7 +61,12 @@ class Advantages:
         0.95, "Weight per step of later TD errors in advantages and value targets.", at_least=0, at_most=1
     )
     normalise_advantages: bool = setting(
-        True, "Shift and scale advantages to mean 0 and standard deviation 1 in each minibatch, by importance weight."
+        True, "Shift and scale advantages to mean 0 and standard deviation 1."
+    )
+    normalise_over: Literal["minibatch", "rollout"] = setting(
+        "minibatch",
+        "Rows whose advantages are normalised together: each minibatch, by importance weight; or the whole rollout once, "
+        "without weights.",
     )
 
 

@@ -161,13 +161,16 @@ def prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors)
 def _prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors) -> RolloutRows:
     obs, privileged, action, mask = (each.flatten(0, 1) for each in (steps.obs, steps.state, steps.action, steps.mask))
     value = state.critic(obs, privileged).squeeze(1).view_as(steps.reward)
-    reference, bounds = steps.log_prob, {}
+    reference, bounds, distributions = steps.log_prob, {}, obs[:, :0]
+    if isinstance(config, APPO) or _exact_divergence(config):
+        network, policy = state.actor if state.target is None else state.target, head(config, spec)
+        out = mask_forbidden(network(obs), mask > 0)
+        if _exact_divergence(config):
+            distributions = policy.parameters(out, log_std(network))
     if isinstance(config, APPO):
         limits = config.correction
         bounds = {"rho_bar": limits.rho_bar, "c_bar": limits.c_bar, "pg_rho_bar": limits.advantage_rho_bar}
-        policy = state.actor if state.target is None else state.target
-        out = mask_forbidden(policy(obs), mask > 0)
-        reference = head(config, spec)(out, log_std(policy), action)[0].view_as(steps.log_prob)
+        reference = policy(out, log_std(network), action)[0].view_as(steps.log_prob)
     target, advantage = vtrace(
         behaviour_log_prob=steps.log_prob,
         target_log_prob=reference,
@@ -181,11 +184,15 @@ def _prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors
         **bounds,
     )
     numbers = [each.flatten() for each in (steps.log_prob, reference, advantage, target, value)]
-    columns = [obs, privileged, action, mask, *numbers]
+    columns = [obs, privileged, action, mask, distributions, *numbers]
     if not steps.valid.all():
         valid = steps.valid.flatten()
         columns = [each[valid] for each in columns]
     return RolloutRows(*columns)
+
+
+def _exact_divergence(config: PPO) -> bool:
+    return isinstance(config.rate_control, AdaptiveRate) and config.rate_control.divergence == "exact"
 
 
 def _next_values(critic: Network, steps: RolloutTensors, value: Tensor) -> Tensor:
@@ -216,9 +223,26 @@ def learn_rollout(
     orders (epochs, R): the order of the R valid rows in each epoch. updates: made before. Returns how many updates were
     made, the learning rate after them, which is another where it adapts, and the values of each metric.
     """
-    rows, metrics, made, stopped = prepare(state, config, spec, rollout), defaultdict[str, list[Tensor]](list), 0, False
+    rows = prepare(state, config, spec, rollout)
+    return learn_rows(state, config, spec, rows, orders, rate, count, updates)
+
+
+def learn_rows(
+    state: APPOState,
+    config: PPO,
+    spec: EnvSpec,
+    rows: RolloutRows,
+    orders: Tensor,
+    rate: float,
+    count: int,
+    updates: int,
+) -> tuple[int, float, dict[str, list[Tensor]]]:
+    """As `learn_rollout`, with the rows of a rollout that is prepared already."""
+    metrics, made, stopped = defaultdict[str, list[Tensor]](list), 0, False
     if not len(rows):
         return made, rate, {}
+    if config.returns.normalise_advantages and config.returns.normalise_over == "rollout":
+        rows.normalise_advantages()
     parts = min(config.rollouts.minibatches, len(rows))
     minibatches = (batch for order in orders for batch in rows.minibatches(order, parts))
     for batch in itertools.islice(minibatches, count):
@@ -232,7 +256,7 @@ def learn_rollout(
         made += 1
     metrics["explained_variance"] = [rows.explained_variance()]
     if config.objective.target_kl is not None:
-        metrics["kl_stops"] = [rollout.reward.new_tensor(float(stopped))]
+        metrics["kl_stops"] = [orders.new_tensor(float(stopped), dtype=torch.float32)]
     return made, rate, metrics
 
 
@@ -268,11 +292,13 @@ def learn_minibatch(
 def update_actor(state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch) -> tuple[dict[str, Tensor], Tensor]:
     """The actor's gradient; returns metrics and the divergence from the reference."""
     policy, advantage = head(config, spec), batch.advantage
-    if config.returns.normalise_advantages and len(advantage) > 1:
+    returns = config.returns
+    if returns.normalise_advantages and returns.normalise_over == "minibatch" and len(advantage) > 1:
         bar = config.correction.advantage_rho_bar if isinstance(config, APPO) else 1.0
         advantage = standardise(advantage, (batch.reference - batch.behaviour).exp().clamp(max=bar))
     out, tape = state.actor.forward(batch.obs)
-    log_prob, entropy, saved = policy(mask_forbidden(out, batch.mask), log_std(state.actor), batch.action)
+    out = mask_forbidden(out, batch.mask)
+    log_prob, entropy, saved = policy(out, log_std(state.actor), batch.action)
     cap = config.correction.ratio_cap if isinstance(config, APPO) else 1.0
     loss, d_log_prob, ratio = policy_loss(
         log_prob, batch.behaviour, batch.reference, advantage, config.objective.clip, cap
@@ -282,6 +308,8 @@ def update_actor(state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch)
     state.actor.gradient[: len(d_log_std)] = d_log_std
     clipped = ((ratio - 1.0).abs() > config.objective.clip).to(ratio.dtype).mean()
     metrics = {"policy_loss": loss, "entropy": entropy.mean(), "clip_fraction": clipped}
+    if _exact_divergence(config):
+        return metrics, policy.divergence(batch.policy, policy.parameters(out, log_std(state.actor))).mean()
     return metrics, divergence(log_prob, batch.reference)
 
 

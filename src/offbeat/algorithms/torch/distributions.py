@@ -34,6 +34,14 @@ class Head(Protocol):
         """
         ...
 
+    def parameters(self, out: Tensor, log_std: Tensor) -> Tensor:
+        """The distributions of B rows as one matrix (B, P), for `divergence`."""
+        ...
+
+    def divergence(self, reference: Tensor, parameters: Tensor) -> Tensor:
+        """KL(reference || pi) (B,), both as `parameters`."""
+        ...
+
 
 class Gaussian:
     """Independent normal actions; squashed, their tanh is what acts.
@@ -64,6 +72,20 @@ class Gaussian:
         d_log_std = d_log_prob.unsqueeze(-1) * (score.square() - 1.0) + d_entropy
         return (d_mean, d_log_std.sum(0)) if own else (torch.cat((d_mean, d_log_std), -1), d_mean.new_zeros(0))
 
+    def parameters(self, out: Tensor, log_std: Tensor) -> Tensor:
+        """Means and log standard deviations (B, 2A)."""
+        return torch.cat((out, log_std.expand_as(out)), -1) if log_std.numel() else out
+
+    def divergence(self, reference: Tensor, parameters: Tensor) -> Tensor:
+        """The sum over actions of  log(std / std' + 1e-5) + (std'^2 + (mean' - mean)^2) / (2 std^2) - 1/2.
+
+        1e-5, as in rsl_rl, makes the divergence of equal policies a small positive number instead of the sign of a
+        rounding error, on which an adaptive rate would depend. The tanh of a squashed policy changes nothing.
+        """
+        (mean0, log_std0), (mean, log_std) = reference.chunk(2, -1), parameters.chunk(2, -1)
+        squares = ((2.0 * log_std0).exp() + (mean0 - mean).square()) * (0.5 * (-2.0 * log_std).exp())
+        return (((log_std - log_std0).exp() + 1e-5).log() + squares - 0.5).sum(-1)
+
 
 class Categorical:
     """One of C actions; out (B, C): logits, -inf for an action that cannot be taken. action (B, 1): its index."""
@@ -81,6 +103,14 @@ class Categorical:
         log_probs, probs, index, entropy = saved
         d_out = -probs * (d_log_prob.unsqueeze(-1) + d_entropy * (log_probs + entropy.unsqueeze(-1)))
         return d_out.scatter_add_(1, index, d_log_prob.unsqueeze(1)), d_out.new_zeros(0)
+
+    def parameters(self, out: Tensor, log_std: Tensor) -> Tensor:
+        """Log-probabilities (B, C)."""
+        return functional.log_softmax(out, -1)
+
+    def divergence(self, reference: Tensor, parameters: Tensor) -> Tensor:
+        """The sum over actions of  p' (log p' - log p)."""
+        return _categorical_divergence(reference, parameters).sum(-1)
 
 
 class MultiCategorical:
@@ -109,6 +139,14 @@ class MultiCategorical:
         d_out.scatter_add_(2, index, d_log_prob.expand_as(index))
         return self._unpadded(d_out), d_out.new_zeros(0)
 
+    def parameters(self, out: Tensor, log_std: Tensor) -> Tensor:
+        """Log-probabilities (B, A * C), -inf where a branch has fewer than C choices."""
+        return functional.log_softmax(self._padded(out), -1).flatten(1)
+
+    def divergence(self, reference: Tensor, parameters: Tensor) -> Tensor:
+        """As for one choice, over all branches."""
+        return _categorical_divergence(reference, parameters).sum(-1)
+
     def _padded(self, out: Tensor) -> Tensor:
         """(B, sum of branches) to (B, A, C), -inf where a branch has fewer than C choices."""
         if self._even:
@@ -120,6 +158,12 @@ class MultiCategorical:
         """The inverse of `_padded`."""
         flat = padded.flatten(1)
         return flat if self._even else flat.index_select(1, _places(self._branches, flat.device))
+
+
+def _categorical_divergence(reference: Tensor, log_probs: Tensor) -> Tensor:
+    """p' (log p' - log p) of each action, 0 where p' is 0."""
+    prob = reference.exp()
+    return torch.where(prob > 0.0, prob * (reference - log_probs), 0.0)
 
 
 @cache

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 
+NO_POLICY = torch.zeros((1, 0))
+
+
 @dataclass(frozen=True)
 class RolloutTensors:
     """T consecutive steps of N environments as tensors on the learner's device, normalised and scaled.
@@ -34,12 +37,15 @@ class RolloutTensors:
 class RolloutRows:
     """The R valid rows of a rollout, packed side by side, so that an epoch is one gather.
 
-    numbers, (R,) each: log-probability under the policy that acted and under the reference, advantage, value target,
-    and the critic's value before the turn.
+    policy (R, P): the reference's distributions, as a head's `parameters`; P = 0 where they are not needed. numbers,
+    (R,) each: log-probability under the policy that acted and under the reference, advantage, value target, and the
+    critic's value before the turn.
     """
 
-    def __init__(self, obs: Tensor, state: Tensor, action: Tensor, mask: Tensor, *numbers: Tensor) -> None:
-        vectors = obs, state, action, mask
+    def __init__(
+        self, obs: Tensor, state: Tensor, action: Tensor, mask: Tensor, policy: Tensor, *numbers: Tensor
+    ) -> None:
+        vectors = obs, state, action, mask, policy
         self._sizes = [*(each.shape[1] for each in vectors), *(1 for _ in numbers)]
         self._rows = torch.cat((*vectors, *(each.unsqueeze(1) for each in numbers)), 1)
 
@@ -52,17 +58,25 @@ class RolloutRows:
         variance = target.var(correction=0)
         return torch.where(variance > 0, 1.0 - (target - value).var(correction=0) / variance, 0.0)
 
+    def normalise_advantages(self) -> None:
+        """Shifts and scales the advantages of all rows to mean 0 and standard deviation 1; one row stays as it is."""
+        if len(self) > 1:
+            advantage = self._rows[:, -3]
+            self._rows[:, -3] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
     def minibatches(self, order: Tensor, count: int) -> Iterator[Minibatch]:
         """All rows, in this order (R,), in `count` parts whose sizes differ by one at most."""
         rows = self._rows.index_select(0, order)
         for part in rows.tensor_split(count):
-            obs, state, action, mask, *numbers = part.split(self._sizes, 1)
-            yield Minibatch(obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers))
+            obs, state, action, mask, policy, *numbers = part.split(self._sizes, 1)
+            yield Minibatch(obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers), policy)
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """B rows of a rollout: obs (B, O), state (B, S), action (B, A), mask (B, K) bool, and the five numbers (B,)."""
+    """B rows of a rollout: obs (B, O), state (B, S), action (B, A), mask (B, K) bool, the five numbers (B,), and the
+    reference's distributions (B, P), where they are needed.
+    """
 
     obs: Tensor
     state: Tensor
@@ -73,3 +87,4 @@ class Minibatch:
     advantage: Tensor
     target: Tensor
     value: Tensor
+    policy: Tensor = NO_POLICY

@@ -1,0 +1,1 @@
+"""Algorithms, by the paths that they have in UniLab."""

@@ -1,0 +1,1 @@
+"""Algorithms in PyTorch, by the paths that they have in UniLab."""

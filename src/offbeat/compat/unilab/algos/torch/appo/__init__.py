@@ -1,0 +1,1 @@
+"""Asynchronous PPO over rollouts that are collected elsewhere."""

@@ -1,0 +1,1 @@
+"""The models of rsl_rl that UniLab's APPO learner takes."""
