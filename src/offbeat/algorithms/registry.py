@@ -70,7 +70,8 @@ class Algorithm:
 
 
 _OF_REPLAY = (
-    *("updates_per_step", "random_steps", "warmup_steps", "pace", "capacity", "replay", "replay_kwargs"),
+    *("updates_per_step", "random_steps", "warmup_steps", "update_every", "pace"),
+    *("capacity", "replay", "replay_kwargs"),
     *("slack", "collect_ahead"),
 )
 _ACTOR_CRITIC = {"actor": "actor_", "critic": "critic_"}

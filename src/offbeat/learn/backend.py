@@ -38,13 +38,14 @@ class Backend(Protocol):
     """The state of one algorithm on one device, and the updates that change it.
 
     name: torch, jax. noise_shape: standard normal draws that one update takes. networks: the parts of the state that
-    are networks, by their prefix in `arrays`.
+    are networks, by their prefix in `arrays`. growing: prefixes of arrays whose shape may differ from a saved one.
     """
 
     name: str
     device: str
     noise_shape: tuple[int, ...]
     networks: tuple[str, ...]
+    growing: tuple[str, ...]
 
     def update(
         self,

@@ -14,10 +14,13 @@ from offbeat.types import EnvSpec
 
 
 def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Generator) -> Backend:
-    """The algorithm's state and updates. rng: first weights."""
+    """The algorithm's state and updates. rng: first weights. A module that has `make_backend` makes its own."""
     from offbeat.learn.torch import TorchBackend
 
     run, module = config.run, algorithm.module("torch", spec)
+    if hasattr(module, "make_backend"):
+        own_backend: Backend = module.make_backend(config, spec, rng)
+        return own_backend
     own = {"device": run.compute.device, "precision": run.compute.precision, "acts_with": algorithm.acts_with}
     return TorchBackend(module, config.learner, spec, rng=rng, **own)
 

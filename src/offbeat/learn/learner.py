@@ -274,7 +274,7 @@ class Learner:
             f"{'missing' if own is None else own.shape} here"
             for name in sorted(mine.keys() | arrays.keys())
             for saved, own in [(arrays.get(name), mine.get(name))]
-            if saved is None or own is None or (saved.shape != own.shape and not _may_grow(name))
+            if saved is None or own is None or (saved.shape != own.shape and not self._may_grow(name))
         ]
         if differences:
             more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
@@ -290,14 +290,13 @@ class Learner:
         for name, part in self.statistics().items():
             part.restore(_under(arrays, f"{name}/"))
 
+    def _may_grow(self, name: str) -> bool:
+        """Statistics may have a shape that depends on the data seen so far, and so may a backend's own arrays."""
+        return name.startswith(("returns/", "observations/", *self.backend.growing))
+
     def restore_backend(self, arrays: Mapping[str, Array]) -> None:
         self.backend.restore({name: arrays[name] for name in self.backend.arrays()})
 
 
 def _under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _may_grow(name: str) -> bool:
-    """Statistics may have a shape that depends on the data seen so far."""
-    return name.startswith(("returns/", "observations/"))

@@ -59,6 +59,7 @@ class TorchBackend:
     """`Backend` in torch: an algorithm's module and its state on one device. rng: of the first weights."""
 
     name = "torch"
+    growing: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -29,14 +29,23 @@ class TransitionReader:
     """Reads transitions from shards that collectors may be writing to at the same time.
 
     With n_step > 1 a transition spans up to n steps of its episode; at the write head it spans those that are there.
-    dtype: of discounts and sums of rewards. A replay asks what is `held`, chooses among it, and `read`s the choice.
+    dtype: of discounts and sums of rewards. carry: further fields of the first row, such as truncated, as they are. A
+    replay asks what is `held`, chooses among it, and `read`s the choice.
     """
 
     def __init__(
-        self, schema: Schema, *, n_step: int = 1, gamma: float = 0.99, dtype: type[np.floating] = np.float32
+        self,
+        schema: Schema,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        dtype: type[np.floating] = np.float32,
+        carry: Sequence[str] = (),
     ) -> None:
         if n_step < 1:
             raise ValueError(f"n_step={n_step} folds no step; it must be at least 1")
+        if unknown := [name for name in carry if name not in schema.names or name == "reward"]:
+            raise ValueError(f"carry={unknown[0]!r} is no field that a row could carry besides its reward")
         dtypes = {field.name: field.dtype for field in schema}
         if missing := [name for name, dtype in _NEEDED.items() if dtypes.get(name) != dtype]:
             name, needed = missing[0], ", ".join(f"{name} ({dtype})" for name, dtype in _NEEDED.items())
@@ -45,7 +54,7 @@ class TransitionReader:
         self.shards: list[Shard] = []
         self._links: dict[int, Links] = {}
         self._row, self._discount = schema.row, dtype(gamma)
-        names = [name for name in schema.row.names or () if name not in _OF_THE_ROW]
+        names = [name for name in schema.row.names or () if name not in _OF_THE_ROW or name in carry]
         self._first = [name for name in names if not name.startswith("next_")]
         self._last = [name for name in names if name.startswith("next_")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,15 +16,20 @@ from offbeat.types import Array, Batches, Schema
 
 
 class UniformReplay:
-    """Draws with replacement over everything that the shards hold, each shard in proportion to its rows."""
+    """Draws with replacement over everything that the shards hold, each shard in proportion to its rows.
+
+    carry: fields of a row that batches have besides, such as truncated.
+    """
 
     wants_td_errors = unfinished = False
 
-    def __init__(self, schema: Schema, settings: ReplaySettings) -> None:
+    def __init__(self, schema: Schema, settings: ReplaySettings, carry: Sequence[str] = ()) -> None:
         self.schema, self._settings = schema, settings
         check_fits(f"batch_size={settings.batch_size}", 2 * settings.batch_size * schema.row.itemsize)
         self.shards: dict[str, Shard] = {}
-        self._reader = TransitionReader(schema, n_step=settings.n_step, gamma=settings.gamma, dtype=settings.dtype)
+        self._reader = TransitionReader(
+            schema, n_step=settings.n_step, gamma=settings.gamma, dtype=settings.dtype, carry=carry
+        )
 
     def __len__(self) -> int:
         return len(self._reader)

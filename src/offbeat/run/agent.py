@@ -355,7 +355,7 @@ def _training(algorithm: Any, env: Any, settings: dict[str, Any]) -> Training:
 
 _OF_A_RUN = frozenset(
     (
-        *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset", "init_from"),
+        *("env", "num_envs", "max_episode_steps", "reward_shaping", "preset", "init_from", "update_every"),
         *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
         *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),

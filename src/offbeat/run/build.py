@@ -27,7 +27,7 @@ from offbeat.run.compatibility import spaces_of
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments
 from offbeat.run.evaluation import MAX_EVALUATION_ENVS
-from offbeat.run.evaluators import Evaluator, InlineEvaluator, ProcessEvaluator
+from offbeat.run.evaluators import Evaluator, InlineEvaluator, NoEvaluator, ProcessEvaluator
 from offbeat.run.experience import collects_elsewhere
 from offbeat.run.runner import Runner
 from offbeat.run.training import Training
@@ -83,6 +83,19 @@ def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> 
     config, run = environments.config, environments.config.run
     vector = environments.training()
     training = _training(config, vector.spec, vector.num_envs)
+    evaluator: Evaluator = NoEvaluator()
+    if run.evaluation.eval_episodes:
+        evaluator = _inline_evaluator(environments, training, vector)
+    recording = Recording()
+    collector = in_process(_context(training, lambda first, count: lambda: vector, vector.num_envs, recording))
+    limit, noticed = vector.spec.max_episode_steps, tuple(environment_notes(vector))
+    if isinstance(evaluator, InlineEvaluator):
+        limit = evaluator.vector.spec.max_episode_steps
+    return Parts(training, collector, evaluator, callbacks, limit, recording, noticed)
+
+
+def _inline_evaluator(environments: Environments, training: Training, vector: Vector) -> InlineEvaluator:
+    run = training.config.run
     evaluation = environments.evaluation(run.evaluation.eval_episodes, run.start.seed)
     _check_same_spaces(vector.spec, evaluation.spec)
     if any(own is other for own in vector.unwrapped_envs for other in evaluation.unwrapped_envs):
@@ -90,11 +103,7 @@ def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> 
             f"training and evaluation got the same {vector.spec.name} object, and evaluation would reset it in the "
             "middle of training's episodes: make the environment inside the factory, or pass another one as eval_env"
         )
-    recording = Recording()
-    collector = in_process(_context(training, lambda first, count: lambda: vector, vector.num_envs, recording))
-    evaluator = InlineEvaluator(evaluation, lambda: training.policy(evaluation.num_envs), run.evaluation.eval_episodes)
-    limit, noticed = evaluation.spec.max_episode_steps, tuple(environment_notes(vector))
-    return Parts(training, collector, evaluator, callbacks, limit, recording, noticed)
+    return InlineEvaluator(evaluation, lambda: training.policy(evaluation.num_envs), run.evaluation.eval_episodes)
 
 
 def _with_collector(environments: Environments, callbacks: Callbacks | None) -> Parts:
@@ -121,7 +130,9 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
     make = processes if own == "processes" else resolve(own, "collector")
     context = _context(training, environments.collector_maker, run.environment.num_envs, recording, wants_infos)
     collector: Collector = make(context)
-    evaluator = ProcessEvaluator(evaluate, run.collection.max_crashes, run.collection.hang_seconds)
+    evaluator: Evaluator = NoEvaluator()
+    if run.evaluation.eval_episodes:
+        evaluator = ProcessEvaluator(evaluate, run.collection.max_crashes, run.collection.hang_seconds)
     return Parts(training, collector, evaluator, callbacks, evaluation.max_episode_steps, recording, tuple(noticed))
 
 

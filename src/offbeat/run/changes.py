@@ -31,7 +31,7 @@ FIXED: dict[str, str] = {
     "name": "a run stays where it is; rename its directory instead",
     "precision": "the checkpoint's arrays have this type",
     **dict.fromkeys(("num_envs", "collectors", "queue", "when_full", "rollout_steps"), _PLACES),
-    **dict.fromkeys(("updates_per_step", "warmup_steps", "pace"), _PACE),
+    **dict.fromkeys(("updates_per_step", "warmup_steps", "update_every", "pace"), _PACE),
     **dict.fromkeys(
         (
             *("hidden", "critic_hidden", "activation", "layer_norm", "critic_layer_norm", "critic_dropout", "critics"),

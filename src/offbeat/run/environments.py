@@ -32,7 +32,7 @@ class Environments:
 
     def training(self) -> Vector:
         run = self.config.run
-        if is_vector_env(self.env) and self.eval_env is None:
+        if is_vector_env(self.env) and self.eval_env is None and run.evaluation.eval_episodes:
             raise UsageError(
                 f"{display_name(self.env)} is one vector environment, which training uses: pass eval_env= for "
                 "evaluation, or a factory that makes the environment"
@@ -41,10 +41,12 @@ class Environments:
 
     def probe_specs(self) -> tuple[EnvSpec, EnvSpec, list[str]]:
         """Specs of a training and an evaluation environment, and remarks on the former; both are made and closed."""
-        makers = self.collector_maker(0, 1), self.evaluation_maker(1, self.config.run.start.seed)
-        with closing(makers[0]()) as training, closing(makers[1]()) as evaluation:
+        with closing(self.collector_maker(0, 1)()) as training:
             self._check_shares(training.num_envs)
-            return training.spec, evaluation.spec, environment_notes(training)
+            if not self.config.run.evaluation.eval_episodes:
+                return training.spec, training.spec, environment_notes(training)
+            with closing(self.evaluation(1, self.config.run.start.seed)) as evaluation:
+                return training.spec, evaluation.spec, environment_notes(training)
 
     def _check_shares(self, made: int) -> None:
         """Checks num_envs for a factory of vector environments, which each collector calls once."""

@@ -91,6 +91,25 @@ class InlineEvaluator:
         self.vector.close()
 
 
+class NoEvaluator:
+    """Evaluates nothing, for runs without evaluations."""
+
+    pending = restarts = 0
+
+    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None: ...
+
+    def submit(self, step: int, publication: Publication) -> bool:
+        return True
+
+    def results(self) -> list[Evaluation]:
+        return []
+
+    def processes(self) -> list[dict[str, Any]]:
+        return []
+
+    def close(self) -> None: ...
+
+
 class ProcessEvaluator:
     """Evaluates in a separate process, one evaluation after the other; restarts it if it crashes or hangs.
 

@@ -40,6 +40,7 @@ def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experienc
         total_steps=run.length.total_steps if has_end else ENDLESS,
         max_policy_lag=run.collection.max_policy_lag,
         synchronous=slack == 0 and run.pace.pace == "held",
+        every=1 if run.pace.update_every == 1 else run.pace.update_every * run.environment.num_envs,
     )
     return _replay(config, Schema.transitions(spec), settings), pace
 

@@ -10,6 +10,10 @@ from typing import Literal, Protocol
 ENDLESS = 1 << 62
 """More steps, or updates, than any run makes."""
 
+LARGEST_DENOMINATOR = 10**9
+"""Ratios are taken as the nearest fraction with at most this denominator, so that 8 / 12288 has a whole number of
+updates after 12288 steps."""
+
 PaceMode = Literal["held", "ceiling", "free"]
 
 
@@ -64,7 +68,8 @@ class RatioPace:
 
     mode: "held" makes both sides wait for each other, `slack` steps apart at most. "ceiling" pauses the learner above
     the ratio and never the collectors, for robots. "free" lets neither wait. max_policy_lag: updates by which acting
-    weights may be behind. Counts are exact: the ratio is taken as the fraction that was written (0.1 is a tenth).
+    weights may be behind. every: updates are due after whole groups of so many steps, where the ratio holds ("held",
+    "ceiling"). Counts are exact: the ratio is taken as the fraction that was written (0.1 is a tenth).
     """
 
     updates_per_step: float
@@ -74,6 +79,7 @@ class RatioPace:
     total_steps: int = ENDLESS
     max_policy_lag: int | None = None
     synchronous: bool = True
+    every: int = 1
 
     group = 1
 
@@ -83,7 +89,8 @@ class RatioPace:
 
     @cached_property
     def _ratio(self) -> Fraction:
-        return Fraction(repr(float(self.updates_per_step)))
+        written = Fraction(repr(float(self.updates_per_step)))
+        return written.limit_denominator(LARGEST_DENOMINATOR) or written
 
     def due(self, steps: int, updates: int, ready: bool) -> int:
         if not ready:
@@ -102,11 +109,13 @@ class RatioPace:
         return self.covered(updates) + self.slack if self.mode == "held" else ENDLESS
 
     def planned(self, steps: int) -> int:
-        return max(0, (steps - self.warmup_steps) * self._ratio.numerator // self._ratio.denominator)
+        counted = (steps - self.warmup_steps) // self.every * self.every
+        return max(0, counted * self._ratio.numerator // self._ratio.denominator)
 
     def covered(self, updates: int) -> int:
         """The most steps to which no more than `updates` updates belong."""
-        return self.warmup_steps + -(-(updates + 1) * self._ratio.denominator // self._ratio.numerator) - 1
+        groups = -(-(updates + 1) * self._ratio.denominator // (self._ratio.numerator * self.every))
+        return self.warmup_steps + groups * self.every - 1
 
     def end(self, steps: int) -> int:
         return steps

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import unilab_rollouts as rollouts
 from torch import Tensor
 
-import unilab_rollouts as rollouts
 from offbeat.compat.unilab import vtrace_advantages
 
 CLOSE = {"rtol": 0.0, "atol": 1e-9}
@@ -52,7 +52,9 @@ def oracle(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("gamma", "clip_rho", "clip_c"), [(0.99, 1.0, 1.0), (0.9, 1.5, 0.7), (1.0, 0.5, 2.0)])
-def test_vtrace_is_the_sum_over_all_later_rows(gamma: float, clip_rho: float, clip_c: float, dtype: torch.dtype) -> None:
+def test_vtrace_is_the_sum_over_all_later_rows(
+    gamma: float, clip_rho: float, clip_c: float, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(3)
     behaviour, target, reward, value = torch.randn(4, 9, 3, generator=generator, dtype=torch.float64)
     last = torch.randn(3, generator=generator, dtype=torch.float64)
@@ -63,7 +65,8 @@ def test_vtrace_is_the_sum_over_all_later_rows(gamma: float, clip_rho: float, cl
     found = vtrace_advantages(*arguments, gamma=gamma, clip_rho=clip_rho, clip_c=clip_c)
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     for mine, plain in zip(found, wanted, strict=True):
-        assert mine.shape == (9, 3) and mine.dtype == dtype
+        assert mine.shape == (9, 3)
+        assert mine.dtype == dtype
         torch.testing.assert_close(mine.double(), plain, rtol=0.0, atol=tolerance)
 
 

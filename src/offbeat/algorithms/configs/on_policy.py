@@ -60,12 +60,10 @@ class Advantages:
     gae_lambda: float = setting(
         0.95, "Weight per step of later TD errors in advantages and value targets.", at_least=0, at_most=1
     )
-    normalise_advantages: bool = setting(
-        True, "Shift and scale advantages to mean 0 and standard deviation 1."
-    )
+    normalise_advantages: bool = setting(True, "Shift and scale advantages to mean 0 and standard deviation 1.")
     normalise_over: Literal["minibatch", "rollout"] = setting(
         "minibatch",
-        "Rows whose advantages are normalised together: each minibatch, by importance weight; or the whole rollout once, "
+        "Rows whose advantages are normalised together: each minibatch, by importance weight; or the whole rollout, "
         "without weights.",
     )
 

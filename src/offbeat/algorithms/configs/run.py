@@ -73,7 +73,12 @@ class Pacing:
     random_steps: int = setting(
         1_000, "Environment steps at the start with uniform random actions.", at_least=0, title="exploration"
     )
-    warmup_steps: int = setting(1_000, "Environment steps before the first update.", at_least=1)
+    warmup_steps: int = setting(1_000, "Environment steps before the first update.", at_least=0)
+    update_every: int = setting(
+        1,
+        "Vector steps (one step of every environment) after which the updates that they bring are made, all together.",
+        at_least=1,
+    )
     pace: Literal["held", "ceiling", "free"] = setting(
         "held",
         "With collectors: held keeps the update ratio, and both sides wait for each other. ceiling pauses the learner "
@@ -152,7 +157,7 @@ class Evaluations:
     title: ClassVar[str] = "evaluation"
 
     eval_every: int = setting(5_000, "Environment steps between evaluations; 0 evaluates only at the end.", at_least=0)
-    eval_episodes: int = setting(10, "Episodes per evaluation.", at_least=1)
+    eval_episodes: int = setting(10, "Episodes per evaluation; 0 makes no evaluation at all.", at_least=0)
     stop_return: float | None = setting(
         None, "Stop the run if the mean return of an evaluation reaches this; none never stops early."
     )
@@ -235,6 +240,11 @@ class Run:
             raise UsageError(
                 f"stop_return={evaluation.stop_return:g} is compared with evaluations, but eval_every=0 makes none "
                 "before the end: use eval_every >= 1, or leave stop_return out"
+            )
+        if evaluation.stop_return is not None and not evaluation.eval_episodes:
+            raise UsageError(
+                f"stop_return={evaluation.stop_return:g} is compared with evaluations, but eval_episodes=0 makes none: "
+                "use eval_episodes >= 1, or leave stop_return out"
             )
         if warmup > capacity:
             raise UsageError(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 NO_POLICY = torch.zeros((1, 0))
 
 
@@ -69,7 +68,8 @@ class RolloutRows:
         rows = self._rows.index_select(0, order)
         for part in rows.tensor_split(count):
             obs, state, action, mask, policy, *numbers = part.split(self._sizes, 1)
-            yield Minibatch(obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers), policy)
+            columns = [obs, state, action, mask > 0, *(each.squeeze(1) for each in numbers), policy]
+            yield Minibatch(*columns)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,13 @@ def update_actor(state: TD3State, config: TD3, batch: Batch, rate: float) -> dic
     return {"actor_loss": -sums["value"] / count}
 
 
+def move_targets(state: TD3State, config: TD3, updates: int) -> None:
+    """Moves both target networks, where that is due after so many updates."""
+    if updates % config.target.target_every == 0:
+        state.target.follow(state.critic, config.target.tau)
+        state.target_actor.follow(state.actor, config.target.tau)
+
+
 def update(
     state: TD3State, config: TD3, spec: EnvSpec, batch: Batch, noise: Tensor, rates: Mapping[str, float], updates: int
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -126,9 +133,7 @@ def update(
     metrics, errors = update_critic(state, config, batch, noise, rates["critic"])
     if (updates + 1) % config.actor_every == 0:
         metrics |= update_actor(state, config, batch, rates["actor"])
-    if (updates + 1) % config.target.target_every == 0:
-        state.target.follow(state.critic, config.target.tau)
-        state.target_actor.follow(state.actor, config.target.tau)
+    move_targets(state, config, updates + 1)
     return metrics, errors
 
 

@@ -44,8 +44,8 @@ def vtrace_advantages(
 ) -> tuple[Tensor, Tensor]:
     """V-trace value targets and policy-gradient advantages (Espeholt et al. 2018), both [T, N].
 
-    All arguments [T, N], except bootstrap_values [N], the values after the last row. dones: termination, which stops the
-    bootstrap. The ratio in the advantages is clipped at clip_rho too.
+    All arguments [T, N], except bootstrap_values [N], the values after the last row. dones: termination, after which
+    nothing is bootstrapped. The ratio in the advantages is clipped at clip_rho too.
     """
     behaviour, target, reward, value = (
         torch.as_tensor(each) for each in (behavior_log_probs, target_log_probs, rewards, values)
@@ -148,14 +148,9 @@ class APPOLearner:
         its own; time_outs [T, N], and final_obs [T, N, D] with what followed there.
         """
         steps = rollout_tensors(batch, self._device, self._dtype)
-        for model, rows, last in (
-            (self.actor, steps.obs, steps.next_obs[-1]),
-            (self.critic, *((steps.state, steps.next_state[-1]) if steps.state.shape[-1] else (steps.obs, steps.next_obs[-1]))),
-        ):
-            if hasattr(model, "update_normalization"):
-                model.train()
-                for part in (rows.flatten(0, 1), last):
-                    model.update_normalization(dict.fromkeys(getattr(model, "obs_groups", ["policy"]), part))
+        own = steps.state.shape[-1] > 0
+        self._observe(self.actor, steps.obs, steps.next_obs)
+        self._observe(self.critic, *((steps.state, steps.next_state) if own else (steps.obs, steps.next_obs)))
         self.sync_target_actor_buffers()
         with torch.no_grad(), denormals_flushed():
             rows = appo.prepare(self._state, self._config, self._spec, steps)
@@ -164,6 +159,15 @@ class APPOLearner:
             batch[name] = column.view(steps.reward.shape).clone()
         batch["_policy"], batch["_critic"] = whole.policy.clone(), steps.state.flatten(0, 1)
         return batch
+
+    @staticmethod
+    def _observe(model: Any, rows: Tensor, following: Tensor) -> None:
+        """Adds all rows (T, N, D), and what followed the last, to a model's running statistics."""
+        if hasattr(model, "update_normalization"):
+            model.train()
+            for part in (rows.flatten(0, 1), following[-1]):
+                groups = getattr(model, "obs_groups", ["policy"])
+                model.update_normalization({groups[0]: part, **dict.fromkeys(groups[1:], part[:, :0])})
 
     # Learning.
 
@@ -288,14 +292,18 @@ def _config(given: dict[str, Any]) -> APPO:
         if not 0 <= given[name] <= most:
             raise UsageError(f"{name}={given[name]} is out of range: it must be from 0 to {most:g}")
     adaptive = given["schedule"] == "adaptive" and given["desired_kl"] is not None
-    control = AdaptiveRate(
-        desired_kl=given["desired_kl"],
-        kl_factor=given["adaptive_kl_factor"],
-        factor=given["adaptive_lr_factor"],
-        divergence="exact",
-        lowest=1e-5,
-        highest=1e-2,
-    ) if adaptive else FixedRate()
+    control = (
+        AdaptiveRate(
+            desired_kl=given["desired_kl"],
+            kl_factor=given["adaptive_kl_factor"],
+            factor=given["adaptive_lr_factor"],
+            divergence="exact",
+            lowest=1e-5,
+            highest=1e-2,
+        )
+        if adaptive
+        else FixedRate()
+    )
     config: APPO = make_learner_config(
         "appo",
         epochs=int(given["num_learning_epochs"]),

@@ -57,8 +57,8 @@ def make_networks(actor: Any, critic: Any, device: torch.device, compile: str) -
         missing = [part for part in ("mlp", "obs_normalizer") if not hasattr(model, part)]
         if not isinstance(model, nn.Module) or missing:
             raise UsageError(
-                f"{name} is a {type(model).__name__} without {' and '.join(missing) or 'parameters'}: pass an MLPModel, "
-                "or a module with mlp and obs_normalizer"
+                f"{name} is a {type(model).__name__} without {' and '.join(missing) or 'parameters'}; pass an "
+                "MLPModel, or a module with mlp and obs_normalizer"
             )
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise UsageError(f"{name} has no parameter that could learn; pass a model that has some")

@@ -19,7 +19,7 @@ TIME_OUTS = ("time_outs", "truncated")
 def rollout_tensors(batch: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> RolloutTensors:
     """T steps of N environments. A row that ends by time is bootstrapped from `final_obs`, or from its own observation.
 
-    `dones` is set at every end of an episode; where `time_outs` is set too, the value of what would have followed counts.
+    `dones` is set at every end of an episode; where `time_outs` is set too, the value of what follows still counts.
     """
     if missing := [name for name in NEEDED if batch.get(name) is None]:
         raise UsageError(f"batch has no {', '.join(missing)}; a rollout needs {', '.join(NEEDED)}")
@@ -66,9 +66,11 @@ def _check(tensors: Mapping[str, Tensor]) -> None:
     if ("critic" in tensors) != ("last_critic" in tensors):
         raise UsageError("batch has only one of critic and last_critic: pass both, or neither")
     lead = obs.shape[:2]
-    shapes = {name: lead for name in ("rewards", "dones", "actions_log_prob", *TIME_OUTS)}
+    shapes = dict.fromkeys(("rewards", "dones", "actions_log_prob", *TIME_OUTS), lead)
     for name, tensor in tensors.items():
         wanted = shapes.get(name, lead[1:] if name.startswith("last_") else lead)
         if tensor.shape[: len(wanted)] != wanted or (name in shapes and tensor.ndim != 2):
             rule = f"[{', '.join(map(str, wanted))}{'' if name in shapes else ', size'}]"
-            raise UsageError(f"batch[{name!r}] has shape {tuple(tensor.shape)}, but with these observations it must be {rule}")
+            raise UsageError(
+                f"batch[{name!r}] has shape {tuple(tensor.shape)}, but with these observations it must be {rule}"
+            )

@@ -1,0 +1,1 @@
+"""SAC as a learner for `OffPolicyRunner`."""

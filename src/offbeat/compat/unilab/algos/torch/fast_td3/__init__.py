@@ -1,0 +1,1 @@
+"""TD3 as a learner for `OffPolicyRunner`."""

@@ -1,0 +1,68 @@
+"""Checks of a runner's arguments, before anything is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from offbeat.compat.unilab.algos.torch.offpolicy.actors import ALGORITHMS, build_actor, hidden_sizes
+from offbeat.errors import UsageError
+
+
+def check_numbers(**numbers: int) -> None:
+    """Refuses what is not a whole number of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise UsageError(f"{name}={value!r} is out of range: it must be a whole number of at least 1")
+
+
+def check_algorithm(algo_type: str, learner: Any) -> None:
+    if algo_type not in ALGORITHMS:
+        raise UsageError(f"algo_type={algo_type!r} is unknown; use {' or '.join(ALGORITHMS)}")
+    own = getattr(learner, "algo_type", algo_type)
+    if own != algo_type:
+        raise UsageError(f"algo_type={algo_type!r} does not fit the learner, a {type(learner).__name__}; use {own!r}")
+
+
+def check_threshold(threshold: int, capacity: int, replay_buffer_n: int, num_envs: int) -> None:
+    if threshold > capacity:
+        raise UsageError(
+            f"replay holds {capacity} transitions (num_envs={num_envs} times replay_buffer_n={replay_buffer_n}), but "
+            f"learning starts at {threshold} (the larger of batch_size and learning_starts * num_envs), so it would "
+            f"never start; use replay_buffer_n >= {-(-threshold // num_envs)}, or smaller batch_size and learning_starts"
+        )
+
+
+def acting_actor(
+    learner: Any, algo_type: str, sizes: tuple[int, int], num_envs: int, hidden_dim: int, layer_norm: bool, options: Any
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The actor that acts, and the options for its `explore`. sizes: of observations and actions.
+
+    For a learner of ours it is built from the arguments, and must fit; a user's own actor is taken as it is.
+    """
+    actor = learner.actor
+    if type(learner).__module__.startswith("offbeat.compat.unilab."):
+        built = build_actor(algo_type, *sizes, hidden_dim, layer_norm, num_envs=num_envs, **options)
+        mine, theirs = ({name: tuple(each.shape) for name, each in it.state_dict().items()} for it in (built, actor))
+        if mine != theirs:
+            raise UsageError(
+                f"actor_hidden_dim={hidden_dim} (layers {hidden_sizes(hidden_dim)}) and use_layer_norm={layer_norm}, "
+                f"for observations of size {sizes[0]} and actions of size {sizes[1]}, do not fit the learner's actor, "
+                f"whose layers are {_widths(actor)}; make learner and runner with the same sizes"
+            )
+        return built, {}
+    widths = _widths(actor)
+    if len(widths) >= 4 and widths[:3] == (widths[0], widths[0] // 2, widths[0] // 4) and widths[0] != hidden_dim:
+        raise UsageError(
+            f"actor_hidden_dim={hidden_dim} means layers {hidden_sizes(hidden_dim)}, but learner.actor has "
+            f"{widths[:3]}; use actor_hidden_dim={widths[0]}"
+        )
+    return actor, dict(options)
+
+
+def _widths(actor: nn.Module) -> tuple[int, ...]:
+    """Output sizes of an actor's linear layers."""
+    ours = [parameter.shape[-1] for name, parameter in actor.named_parameters() if name.endswith("weight")]
+    linear = [module.out_features for module in actor.modules() if isinstance(module, nn.Linear)]
+    return tuple(linear or ours)
