@@ -24,8 +24,8 @@ class MLPModel(nn.Module):
     """An MLP over one set of observation groups, with normalisation and an output distribution where asked for.
 
     obs: groups by name, each (B, D), for their sizes. obs_groups: names of groups by set; obs_set: the set to use.
-    distribution_cfg: makes the outputs random (class_name, init_std, std_type, std_range, learn_std). Wherever groups are
-    expected, one tensor (B, D) with the groups side by side will do.
+    distribution_cfg: makes the outputs random (class_name, init_std, std_type, std_range, learn_std). Instead
+    of groups by name, one tensor (B, D) with the groups side by side will do.
     """
 
     is_recurrent = False

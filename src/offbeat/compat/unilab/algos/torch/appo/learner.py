@@ -108,7 +108,7 @@ class APPOLearner:
         self._config = _config(given)
         self._device = choose_device(str(device))
         self.device, self.learning_rate = str(device), float(learning_rate)
-        self.tau, self.target_update_freq = tau, target_update_freq
+        self.tau, self.target_update_freq, self.schedule = tau, target_update_freq, schedule
         self.num_learning_epochs, self.num_mini_batches = num_learning_epochs, num_mini_batches
         mode = "off" if not enable_compile else "reduce-overhead" if self._device.type == "cuda" else "default"
         networks = make_networks(actor, critic, self._device, mode)
@@ -199,12 +199,11 @@ class APPOLearner:
 
     def _named(self, metrics: dict[str, list[Tensor]], made: int) -> dict[str, float]:
         means = {name: float(torch.stack(values).mean()) for name, values in metrics.items()}
-        adaptive = isinstance(self._config.rate_control, AdaptiveRate)
         found = {
             "surrogate_loss": means["policy_loss"],
             "value_loss": 2.0 * means["value_loss"],  # ours is half the squared error
             "entropy": means["entropy"],
-            "kl": means["approx_kl"] if adaptive else 0.0,
+            "kl": means["approx_kl"] if self.schedule == "adaptive" else 0.0,
             "ppo/approx_kl": means["approx_kl"],
             "ppo/clip_fraction": means["clip_fraction"],
             "optim/learning_rate": self.learning_rate,

@@ -30,7 +30,7 @@ def check_threshold(threshold: int, capacity: int, replay_buffer_n: int, num_env
         raise UsageError(
             f"replay holds {capacity} transitions (num_envs={num_envs} times replay_buffer_n={replay_buffer_n}), but "
             f"learning starts at {threshold} (the larger of batch_size and learning_starts * num_envs), so it would "
-            f"never start; use replay_buffer_n >= {-(-threshold // num_envs)}, or smaller batch_size and learning_starts"
+            f"never start; use replay_buffer_n >= {-(-threshold // num_envs)}, or a smaller batch_size"
         )
 
 
