@@ -258,7 +258,7 @@ class Runner:
         False when asked to stop in between: the evaluation then has not happened.
         """
         publication, progress = self.training.publication(), self.progress
-        if self._evaluated == (progress.step, publication.version):
+        if not self.run.evaluation.eval_episodes or self._evaluated == (progress.step, publication.version):
             return True
         if not self._record_evaluations(MOST_PENDING_EVALUATIONS - 1):
             return False

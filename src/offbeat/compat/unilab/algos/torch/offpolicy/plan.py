@@ -64,7 +64,7 @@ class Plan:
 class Following:
     """A callback of a run: asks for checkpoints by iterations, and keeps the returns of the latest 100 episodes.
 
-    compare: `build_reward_comparison_metrics`. begun: iterations that the run had made before.
+    compare: `build_reward_comparison_metrics`.
     """
 
     def __init__(
@@ -77,13 +77,12 @@ class Following:
         self.reward_history: deque[float] = deque(maxlen=100)
 
     def on_chunk(self, event: ChunkEvent) -> None:
-        if not event.chunk.finished:
-            return
         for episode in event.chunk.finished:
             self.episodes.append(episode.total_reward)
             self.lengths.append(episode.length)
-        self.reward_history.append(float(np.mean(self.episodes)))
-        for name, value in self._compare(self.reward_history, self.reward_history[-1]).items():
+        if event.chunk.finished:
+            self.reward_history.append(float(np.mean(self.episodes)))
+        for name, value in self._compare(self.reward_history, 0.0).items():
             event.run.log(name, value)
 
     def on_update(self, event: UpdateEvent) -> None:

@@ -148,6 +148,11 @@ class OffPolicyRunner(AsyncRunner):
         if any(leaf.path[:1] == ("critic",) for leaf in spec.layout.leaves):
             self._state_key = "critic"
             spec = spec_of(self._env, **options, **number, state_key="critic")
+        if spec.choices is not None or spec.branches:
+            raise UsageError(
+                f"env_name={self.env_name!r} has Discrete or MultiDiscrete actions, but SAC and TD3 act in a Box; use "
+                "another environment"
+            )
         return spec
 
     # Training.
@@ -205,6 +210,7 @@ class OffPolicyRunner(AsyncRunner):
     def _train(self, record: Any, settings: dict[str, Any], path: Path, following: Following) -> RunResult:
         if path.exists() and Checkpoints(path).names():
             changes = settings if self.seed is None else {**settings, "seed": self.seed}
+            changes = {name: changes[name] for name in changes if name not in self._finished(path, settings)}
             return resume(path, env=self._env, algorithm=record, callbacks=[following], **changes)
         if path.exists():
             shutil.rmtree(path)  # it was killed before its first checkpoint
@@ -214,6 +220,17 @@ class OffPolicyRunner(AsyncRunner):
         settings |= {"env": env, "seed": self.seed, "preset": None, "out": str(path.parent), "name": path.name}
         config = settings_module.make_config(record, settings)
         return train_config(config, env=self._env, callbacks=[following])
+
+    def _finished(self, path: Path, settings: dict[str, Any]) -> tuple[str, ...]:
+        """The settings of length, where the run has made all its iterations already, so that they change nothing."""
+        snapshot = Checkpoints(path).load("latest")
+        done, total = int(snapshot.values["progress"]["updates"]), int(settings["total_updates"])
+        if total < done:
+            raise UsageError(
+                f"max_iterations={total // self.updates_per_step} is a total, and the run in {path.parent} has made "
+                f"{done // self.updates_per_step} iterations already; give a larger one, or another log_dir"
+            )
+        return ("total_steps", "total_updates") if total == done else ()
 
     def _settings(self, max_iterations: int, logger_type: str) -> dict[str, Any]:
         """Everything that our run is made of, except what only a new run gets."""
