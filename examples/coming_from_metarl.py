@@ -1,6 +1,6 @@
 """Scripts for metarl's off-policy algorithms, run by Offbeat: only the imports differ.
 
-python examples/coming_from_metarl.py dqn|ddpg|own [--epochs 20] [--out runs/metarl] [--resume]
+python examples/coming_from_metarl.py dqn|ddpg|own [--epochs 12] [--out runs/metarl] [--resume]
 
 dqn is DQN on CartPole-v1, ddpg is DDPG on Pendulum-v1, and own is a subclass of OffPolicyRLAlgorithm that is written
 here. Every epoch is saved; after a crash or kill -9, --resume continues from the last one.
@@ -32,14 +32,15 @@ class OwnDQN(OffPolicyRLAlgorithm):
 
     def init_opt(self) -> None:
         self.target = copy.deepcopy(self.qf)
-        self.optimizer = torch.optim.Adam(self.qf.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.Adam(self.qf.parameters(), lr=5e-4)
 
     def train_once(self, itr: int, paths: list[dict[str, Any]]) -> None:
         if self.replay_buffer.n_transitions_stored < self.min_buffer_size:
             return
         for _ in range(self.n_train_steps):
             self.optimize(self.replay_buffer.sample_transitions(self.buffer_batch_size))
-        self.target.load_state_dict(self.qf.state_dict())
+        if itr % 2 == 0:
+            self.target.load_state_dict(self.qf.state_dict())
 
     def optimize(self, samples: dict[str, Any]) -> None:
         batch = {key: torch.as_tensor(array, dtype=torch.float32) for key, array in samples.items()}
@@ -54,29 +55,29 @@ class OwnDQN(OffPolicyRLAlgorithm):
         self.optimizer.step()
 
 
-def dqn(kind: Any, epochs: int) -> tuple[Any, Any]:
+def dqn(kind: Any, epochs: int, calls: int) -> tuple[Any, Any]:
     env = MetaRLEnv(gymnasium.make("CartPole-v1"))
     qf = DiscreteMLPQFunction(env_spec=env.spec, hidden_sizes=(64, 64))
     policy = DiscreteQfDerivedPolicy(env_spec=env.spec, qf=qf)
-    exploration = EpsilonGreedyPolicy(env.spec, policy, total_timesteps=1_000 * epochs, decay_ratio=0.2)
-    own = {"qf_lr": 1e-3, "target_network_update_freq": 1, "double_q": True} if kind is DQN else {}
+    exploration = EpsilonGreedyPolicy(env.spec, policy, total_timesteps=1_000 * epochs, decay_ratio=0.3)
+    own = {"qf_lr": 5e-4, "target_network_update_freq": 2, "double_q": True} if kind is DQN else {}
     algo = kind(
         env_spec=env.spec,
         policy=policy,
         qf=qf,
         replay_buffer=PathBuffer(capacity_in_transitions=50_000),
         exploration_policy=exploration,
-        steps_per_epoch=20,
+        steps_per_epoch=calls,
         n_train_steps=50,
         min_buffer_size=500,
-        buffer_batch_size=64,
+        max_path_length=200,
         discount=0.99,
         **own,
     )
     return algo, env
 
 
-def ddpg() -> tuple[Any, Any]:
+def ddpg(calls: int) -> tuple[Any, Any]:
     env = MetaRLEnv(normalize(gymnasium.make("Pendulum-v1")))
     policy = DeterministicMLPPolicy(env_spec=env.spec, hidden_sizes=[64, 64], output_nonlinearity=torch.tanh)
     algo = DDPG(
@@ -85,7 +86,7 @@ def ddpg() -> tuple[Any, Any]:
         qf=ContinuousMLPQFunction(env_spec=env.spec, hidden_sizes=[64, 64]),
         replay_buffer=PathBuffer(capacity_in_transitions=50_000),
         exploration_policy=AddOrnsteinUhlenbeckNoise(env.spec, policy, sigma=0.3, dt=1.0),
-        steps_per_epoch=20,
+        steps_per_epoch=calls,
         n_train_steps=50,
         min_buffer_size=500,
         discount=0.98,
@@ -99,17 +100,20 @@ def ddpg() -> tuple[Any, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=("dqn", "ddpg", "own"))
-    parser.add_argument("--epochs", type=int, default=20, help="of 1,000 environment steps (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=50, help="before each train_once (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--calls", type=int, default=10, help="of train_once per epoch (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="before each train_once (default: %(default)s)")
     parser.add_argument("--out", default="runs/metarl", help="directory of the checkpoints (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
     arguments = parser.parse_args()
 
     set_seed(arguments.seed)
-    algo, env = (
-        ddpg() if arguments.kind == "ddpg" else dqn(DQN if arguments.kind == "dqn" else OwnDQN, arguments.epochs)
-    )
+    kinds = {"dqn": DQN, "own": OwnDQN}
+    if arguments.kind == "ddpg":
+        algo, env = ddpg(arguments.calls)
+    else:
+        algo, env = dqn(kinds[arguments.kind], arguments.epochs, arguments.calls)
     with LocalRunner(SnapshotConfig(arguments.out, snapshot_mode="last", snapshot_gap=1)) as runner:
         runner.setup(algo, env)
         if arguments.resume:

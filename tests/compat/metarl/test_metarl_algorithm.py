@@ -120,9 +120,9 @@ def test_policy_and_qf_log_diagnostics_of_the_paths() -> None:
 
 @pytest.mark.parametrize("make", [small_dqn, small_ddpg])
 def test_without_use_target_the_targets_come_from_the_learned_networks(make: Any, tmp_path: Path) -> None:
-    env = MetaRLEnv(Reach() if make is small_ddpg else Line())
-    slow = trained(tmp_path / "with", make(), env=env)
-    none = trained(tmp_path / "without", make(use_target=False), env=env)
+    env, acting = (Reach(), Always([0.5])) if make is small_ddpg else (Line(), Always(1))
+    slow = trained(tmp_path / "with", make(exploration_policy=acting), env=MetaRLEnv(env))
+    none = trained(tmp_path / "without", make(exploration_policy=acting, use_target=False), env=MetaRLEnv(env))
     assert updates(slow) == updates(none) == 3
     assert not torch.equal(states(slow).target.flat, states(slow).critic.flat)
     assert torch.equal(states(none).target.flat, states(none).critic.flat)

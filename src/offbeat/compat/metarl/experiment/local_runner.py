@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from offbeat import durable
 from offbeat.compat.metarl.envs.env_spec import own_spec
 from offbeat.compat.metarl.experiment.object_state import (
     Decoder,
@@ -181,7 +182,8 @@ class LocalRunner:
                 self._stats.last_path = self.step_path if self._train_args.store_paths else None
                 if self.enable_logging:
                     self._write_row(log, epoch)
-                self._save(epoch, log.sync())
+                log.sync()
+                self.save(epoch)
 
     def _write_row(self, log: Jsonl, epoch: int) -> None:
         row = {"epoch": epoch, "itr": self.step_itr, "TotalEnvSteps": self.total_env_steps, **tabular.take()}
@@ -228,9 +230,6 @@ class LocalRunner:
         buffer, exploration, environments in the middle of their episodes, counters and random generators.
         """
         self._check_setup("save")
-        self._save(epoch, 0)
-
-    def _save(self, epoch: int, log_length: int) -> None:
         if not is_due(self._config, epoch):
             return
         encoder = Encoder()
@@ -244,7 +243,7 @@ class LocalRunner:
             arrays |= {f"sampler/{name}": array for name, array in of_sampler.items()}
         self._tell_left_out(encoder.left_out)
         arguments = None if self._train_args is None else asdict(self._train_args)
-        notes = {"log_length": log_length, "train_args": arguments}
+        notes = {"log_length": durable.size(self._checkpoints.root / METRICS) or 0, "train_args": arguments}
         self._checkpoints.save(Snapshot(arrays, values, notes), encoder.shards, epoch)
 
     def _tell_left_out(self, names: list[str]) -> None:

@@ -38,7 +38,8 @@ def read_best_actions(policy: Any, observations: Array, spec: EnvSpec, name: str
         else:
             given = policy.get_actions(observation[None])
         info = given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict) else {}
-        chosen.append(np.reshape(info["mean"] if "mean" in info else _action_of(given), spec.action_shape))
+        action = info["mean"] if "mean" in info else _action_of(given)
+        chosen.append(action if callable(getattr(policy, "get_action", None)) else action[0])
     return _checked(chosen, len(observations), spec, name)
 
 
@@ -91,5 +92,5 @@ class GivenPolicy:
     ) -> tuple[Array, Array, dict[str, Array]]:
         if self.ended.any():
             self._policy.reset(self.ended.copy())
-        self.given = self._read(self._policy, obs, self._spec, self._name)
+        self.given = self._read(self._policy, obs.copy(), self._spec, self._name)
         return self._spec.from_environment(self.given), carry, {}

@@ -23,52 +23,61 @@ def copy_environment(env: Any) -> Any:
         ) from error
 
 
-class RecordedEnv(gymnasium.Env[Any, Any]):
-    """info: of the last step. Old methods: reset returns the observation alone, step (observation, reward, done, info).
+class OldGymEnv(gymnasium.Env[Any, Any]):
+    """An environment with the methods of the old gym: reset returns the observation alone, and step a `done`.
 
-    There, `info["TimeLimit.truncated"]` says that a time limit ended the episode, and `seed` takes the seed.
+    `info["TimeLimit.truncated"]` says that a time limit ended the episode; `seed`, where there is one, takes the seed.
     """
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.info: dict[str, Any] = {}
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.render_mode = getattr(env, "render_mode", None)
-        self._takes_seed = _takes_seed(env.reset)
-
-    @property
-    def unwrapped(self) -> Any:
-        return getattr(self.env, "unwrapped", self.env)
-
-    def get_wrapper_attr(self, name: str) -> Any:
-        found = getattr(self.env, "get_wrapper_attr", None)
-        return found(name) if found is not None else getattr(self.env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if self._takes_seed:
+        if _takes_seed(self.env.reset):
             result = self.env.reset(seed=seed)
         else:
             if callable(getattr(self.env, "seed", None)):
                 self.env.seed(seed)
             result = self.env.reset()
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-            return result
-        return result, {}
+        whole = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        return result if whole else (result, {})
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if isinstance(result, tuple) and len(result) == 4:
-            observation, reward, done, info = result
-            limit = bool(done) and bool(info.get("TimeLimit.truncated", False))
-            result = observation, reward, bool(done) and not limit, limit, info
-        self.info = result[4] if isinstance(result, tuple) and len(result) == 5 else {}
-        return result
-
-    def render(self) -> Any:
-        return self.env.render()
+        if not isinstance(result, tuple) or len(result) != 4:
+            return result
+        observation, reward, done, info = result
+        limit = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        return observation, reward, bool(done) and not limit, limit, info
 
     def close(self) -> None:
-        self.env.close()
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+
+class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """info: of the last step."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.info: dict[str, Any] = {}
+
+    @property
+    def spec(self) -> None:  # type: ignore[override]
+        """A MetaRLEnv has an EnvSpec there, which is not Gymnasium's."""
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.info = result[4] if isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict) else {}
+        return result
+
+
+def recorded(env: Any) -> RecordedEnv:
+    """A copy of the environment, recorded."""
+    made = copy_environment(env)
+    old = not isinstance(made, gymnasium.Env) or not _takes_seed(made.reset)
+    return RecordedEnv(OldGymEnv(made) if old else made)
 
 
 def _takes_seed(reset: Any) -> bool:
@@ -86,7 +95,7 @@ class RecordedVector:
         self._made: list[RecordedEnv] = []
 
         def make() -> RecordedEnv:
-            self._made.append(RecordedEnv(copy_environment(env)))
+            self._made.append(recorded(env))
             return self._made[-1]
 
         make.__qualname__ = type(getattr(env, "unwrapped", env)).__name__

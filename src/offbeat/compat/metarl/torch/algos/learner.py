@@ -55,8 +55,9 @@ def learn_from(training: Training, samples: Mapping[str, Any]) -> Metrics:
     """One update with these transitions."""
     experience: Any = training.experience
     batches = experience.batches([samples])
-    noise = training.streams.noise.standard_normal((1, *training.learner.backend.noise_shape), np.float32)
-    training.learner.update(batches, noise)
+    count, *size = training.learner.backend.noise_shape  # none, or for each row of a batch
+    shape = (1, batches.rows.shape[1] if size else count, *size)
+    training.learner.update(batches, training.streams.noise.standard_normal(shape, np.float32))
     return training.learner.drain()
 
 
