@@ -1,6 +1,6 @@
 """Scripts for metarl's off-policy algorithms, run by Offbeat: only the imports differ.
 
-python examples/coming_from_metarl.py dqn|ddpg|own [--epochs 12] [--out runs/metarl] [--resume]
+python examples/coming_from_metarl.py dqn|ddpg|own [--epochs 6] [--out runs/metarl] [--resume]
 
 dqn is DQN on CartPole-v1, ddpg is DDPG on Pendulum-v1, and own is a subclass of OffPolicyRLAlgorithm that is written
 here. Every epoch is saved; after a crash or kill -9, --resume continues from the last one.
@@ -32,15 +32,14 @@ class OwnDQN(OffPolicyRLAlgorithm):
 
     def init_opt(self) -> None:
         self.target = copy.deepcopy(self.qf)
-        self.optimizer = torch.optim.Adam(self.qf.parameters(), lr=5e-4)
+        self.optimizer = torch.optim.Adam(self.qf.parameters(), lr=1e-3)
 
     def train_once(self, itr: int, paths: list[dict[str, Any]]) -> None:
         if self.replay_buffer.n_transitions_stored < self.min_buffer_size:
             return
         for _ in range(self.n_train_steps):
             self.optimize(self.replay_buffer.sample_transitions(self.buffer_batch_size))
-        if itr % 2 == 0:
-            self.target.load_state_dict(self.qf.state_dict())
+        self.target.load_state_dict(self.qf.state_dict())
 
     def optimize(self, samples: dict[str, Any]) -> None:
         batch = {key: torch.as_tensor(array, dtype=torch.float32) for key, array in samples.items()}
@@ -60,7 +59,7 @@ def dqn(kind: Any, epochs: int, calls: int) -> tuple[Any, Any]:
     qf = DiscreteMLPQFunction(env_spec=env.spec, hidden_sizes=(64, 64))
     policy = DiscreteQfDerivedPolicy(env_spec=env.spec, qf=qf)
     exploration = EpsilonGreedyPolicy(env.spec, policy, total_timesteps=1_000 * epochs, decay_ratio=0.3)
-    own = {"qf_lr": 5e-4, "target_network_update_freq": 2, "double_q": True} if kind is DQN else {}
+    own = {"qf_lr": 1e-3, "target_network_update_freq": 1, "double_q": True} if kind is DQN else {}
     algo = kind(
         env_spec=env.spec,
         policy=policy,
@@ -68,7 +67,7 @@ def dqn(kind: Any, epochs: int, calls: int) -> tuple[Any, Any]:
         replay_buffer=PathBuffer(capacity_in_transitions=50_000),
         exploration_policy=exploration,
         steps_per_epoch=calls,
-        n_train_steps=50,
+        n_train_steps=100,
         min_buffer_size=500,
         max_path_length=200,
         discount=0.99,
@@ -87,7 +86,7 @@ def ddpg(calls: int) -> tuple[Any, Any]:
         replay_buffer=PathBuffer(capacity_in_transitions=50_000),
         exploration_policy=AddOrnsteinUhlenbeckNoise(env.spec, policy, sigma=0.3, dt=1.0),
         steps_per_epoch=calls,
-        n_train_steps=50,
+        n_train_steps=100,
         min_buffer_size=500,
         discount=0.98,
         policy_lr=1e-3,
@@ -100,7 +99,7 @@ def ddpg(calls: int) -> tuple[Any, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=("dqn", "ddpg", "own"))
-    parser.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=6, help="default: %(default)s")
     parser.add_argument("--calls", type=int, default=10, help="of train_once per epoch (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=100, help="before each train_once (default: %(default)s)")
     parser.add_argument("--out", default="runs/metarl", help="directory of the checkpoints (default: %(default)s)")

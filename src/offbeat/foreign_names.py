@@ -276,6 +276,10 @@ def markdown() -> str:
         "Every algorithm has `learning_rate`. If actor, critics and temperature have separate rates, it sets all of",
         "them; a specific rate overrides it. `config.yaml` records each rate.",
         "",
+        "Scripts for these projects run with other imports alone:",
+        "",
+        "- [metarl](coming_from_metarl.md)",
+        "",
         "| name | in | name in Offbeat | how the value differs |",
         "|---|---|---|---|",
     ]
