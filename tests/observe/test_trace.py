@@ -18,8 +18,9 @@ import pytest
 
 import soak
 from offbeat import trace
-from offbeat.observe.trace_summary import read, summarise, validate
+from offbeat.observe.trace_summary import read, summarise
 from offbeat.trace import NO_TRACE, Trace, Tracer
+from trace_format import validate
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from offbeat.cli import main
-from offbeat.observe.trace_summary import read, summarise, validate
+from offbeat.observe.trace_summary import read, summarise
+from trace_format import validate
 
 
 def write(path: Path, events: list[dict[str, Any]]) -> Path:

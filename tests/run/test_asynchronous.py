@@ -18,10 +18,11 @@ from offbeat import threads
 from offbeat.collect.shard_processes import ShardProcesses
 from offbeat.errors import UsageError
 from offbeat.observe.jsonl import read
-from offbeat.observe.trace_summary import summarise, validate
+from offbeat.observe.trace_summary import summarise
 from offbeat.replay.segments import read_rows
 from offbeat.run.checkpoint import Checkpoints
 from pacing import Gated, Holding
+from trace_format import validate
 
 SMALL: dict[str, Any] = {
     "hidden": (8,),
