@@ -60,7 +60,7 @@ class Driver:
         if self.kind.rollouts and not self.kind.workers:
             for queue in self.experience.queues:
                 while (rollout := queue.take()) is not None:
-                    self.experience.hold([(queue, rollout)])
+                    self.experience.hold([rollout])
         return len(chunks)
 
     def take(self, chunks: list[Chunk]) -> None:

@@ -101,11 +101,9 @@ class TakenRollouts(StoredRows):
     def oldest(self) -> int:
         return 0
 
-    def hold(self, rollouts: list[tuple[RolloutQueue, Rollout]]) -> Chunk:
-        rows = np.concatenate([rollout.rows for _, rollout in rollouts], axis=1)
-        valid = np.concatenate([rollout.valid for _, rollout in rollouts], axis=1)
-        for queue, rollout in rollouts:
-            queue.release(rollout)
+    def hold(self, rollouts: list[Rollout]) -> Chunk:
+        rows = np.concatenate([rollout.rows for rollout in rollouts], axis=1)
+        valid = np.concatenate([rollout.valid for rollout in rollouts], axis=1)
         self.rollouts.append((rows, valid))
         return RolloutBatch({name: rows[name] for name in self.schema.row.names or ()}, valid).chunk()
 

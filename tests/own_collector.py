@@ -25,7 +25,7 @@ class BackgroundThread:
         self._chunks: list[Chunk] = []
         self._publication: Publication | None = None
         self._error: BaseException | None = None
-        self._allowed, self._calls, self._started, self._closed = -1, 0, False, False
+        self._allowed, self._started, self._closed = -1, False, False
 
     def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
         self._stepper.note, self._stepper.trace = note, trace
@@ -64,14 +64,13 @@ class BackgroundThread:
         with self._lock:
             if self._closed:
                 return False
-            if not stepper.ready(self._allowed, self._calls):
+            if not stepper.ready(self._allowed):
                 self._lock.wait(0.01)
                 return True
             if self._publication is not None and stepper.writer.may_change_weights:
                 stepper.load(self._publication)
                 self._publication = None
-            self._chunks.append(stepper.step(self._calls))
-            self._calls += 1
+            self._chunks.append(stepper.step())
             self._lock.notify_all()
             return True
 

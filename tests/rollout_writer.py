@@ -6,12 +6,12 @@ import os
 import random
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from offbeat.memory import Memory
-from offbeat.replay.queue import QueueCounts, Rollout, RolloutQueue
+from offbeat.replay.queue import _ABANDONED, _BEGUN, _OPENED, _WRITTEN, QueueCounts, Rollout, RolloutQueue
 from offbeat.types import Array, Chunk, Field, Schema
 
 SCHEMA = Schema((Field("obs", (128,), "float32"), Field("reward", (), "float64"), Field("beside", (3, 5), "int64")))
@@ -51,7 +51,7 @@ def check(rollout: Rollout) -> None:
         assert column.dtype == each.dtype
         filled = np.where(expected.reshape(STEPS, NUM_ENVS, *(1 for _ in each.shape)), number + 1, 0)
         assert (column == filled).all(), f"rollout {number} is torn in {each.name}"
-    assert (rollout.version, rollout.calls) == (number // VERSIONS, number * STEPS)
+    assert rollout.version == number // VERSIONS
 
 
 def sides(slots: int, when_full: str) -> tuple[RolloutQueue, RolloutQueue, Any]:
@@ -61,8 +61,18 @@ def sides(slots: int, when_full: str) -> tuple[RolloutQueue, RolloutQueue, Any]:
 
 
 def begin(writer: RolloutQueue) -> bool:
-    number = writer.counts().written
-    return writer.begin(number // VERSIONS, number * STEPS)
+    return writer.begin(writer.counts().written // VERSIONS)
+
+
+def states(queue: RolloutQueue) -> tuple[Literal["free", "filling", "full"], ...]:
+    """The state of each slot, by the words that both sides share."""
+    words, written = queue._words, queue._words[_WRITTEN]
+    found: list[Literal["free", "filling", "full"]] = ["free"] * queue.slots
+    for number in range(max(queue._next, words[_OPENED] - queue.slots), written):
+        found[number % queue.slots] = "full"
+    if words[_BEGUN] - written > words[_ABANDONED]:
+        found[written % queue.slots] = "filling"
+    return tuple(found)
 
 
 def fill(writer: RolloutQueue) -> None:
@@ -91,7 +101,6 @@ def drain(reader: RolloutQueue) -> list[int]:
     while (rollout := reader.take()) is not None:
         check(rollout)
         numbers.append(rollout.number)
-        reader.release(rollout)
     return numbers
 
 

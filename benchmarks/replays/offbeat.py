@@ -11,7 +11,6 @@ from data import rows
 from offbeat import Agent
 from offbeat.collect import Stepper, VectorStep
 from offbeat.replay.settings import ReplaySettings
-from offbeat.replay.stores import ShardWriter
 from offbeat.replay.uniform import UniformReplay
 from offbeat.types import EnvSpec, Episode, Layout, Leaf, Observation, Step
 from replays.resident import resident_bytes
@@ -29,7 +28,7 @@ class Contestant:
         vector = SimpleNamespace(spec=spec, num_envs=environments)
         policy, rng = self._agent.policy(environments), np.random.default_rng(0)
         self._shard, schema = self._agent.training.shards["0"], self._agent.experience.schema
-        self._stepper, self._rng = Stepper(vector, policy, schema, ShardWriter(self._shard), rng), rng
+        self._stepper, self._rng = Stepper(vector, policy, schema, self._shard, rng), rng
         self._replays: dict[int, UniformReplay] = {}  # over the agent's rows, by batch size
         self._step = _step(environments, *sizes)
         self._capacity = capacity

@@ -15,7 +15,7 @@ from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError
 from offbeat.replay.queue import RolloutQueue
 from offbeat.replay.shard import Shard
-from offbeat.replay.stores import QueueWriter, ShardWriter
+from offbeat.replay.stores import QueueWriter
 from offbeat.trace import NO_TRACE
 from offbeat.types import Array, Chunk, Field, Schema
 from offbeat.weights.publication import Publication
@@ -61,7 +61,7 @@ def collector(
 ) -> InProcess:
     """A collector that may make any number of steps."""
     schema = Schema.transitions(vector.spec, extras)
-    writer = ShardWriter(Shard(schema, 40) if shard is None else shard)
+    writer = Shard(schema, 40) if shard is None else shard
     stepper = Stepper(vector, policy or Scripted(), schema, writer, rng or np.random.default_rng(0), **options)
     inline = InProcess(stepper)
     inline.allow(1 << 62)
@@ -342,7 +342,6 @@ def test_nothing_is_made_before_it_is_allowed_and_weights_change_between_two_rol
     rollout = queue.take()
     assert rollout is not None
     assert set(rollout.columns["version"].ravel()) == {5}
-    queue.release(rollout)
     assert poll(inline).columns["version"].tolist() == [8, 8]
     inline.allow(-1)
     assert inline.poll(0.0) == []

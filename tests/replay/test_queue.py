@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from rollout_writer import (
     make,
     nbytes,
     sides,
+    states,
     step,
     take,
 )
@@ -39,20 +39,18 @@ several_slots = pytest.mark.parametrize("slots", [1, 2, 5])
 @policies
 def test_a_slot_goes_from_free_to_filling_to_full_to_the_reader_and_is_free_again(when_full: str) -> None:
     writer, reader, _ = sides(2, when_full)
-    assert reader.states() == ("free", "free")
+    assert states(reader) == ("free", "free")
     assert begin(writer)
-    assert reader.states() == ("filling", "free")
+    assert states(reader) == ("filling", "free")
     assert reader.take() is None
     fill(writer)
-    assert reader.states() == ("filling", "free")
+    assert states(reader) == ("filling", "free")
     assert reader.take() is None
     assert writer.publish() == 0
-    assert reader.states() == ("full", "free")
-    rollout = take(reader)
-    assert reader.states()[0] == ("in use" if when_full == "block" else "free")
+    assert states(reader) == ("full", "free")
+    take(reader)
     assert reader.take() is None
-    reader.release(rollout)
-    assert reader.states() == writer.states() == ("free", "free")
+    assert states(reader) == states(writer) == ("free", "free")
     assert reader.counts() == QueueCounts(written=1, taken=1, dropped=0, stale=0, full=0, abandoned=0)
 
 
@@ -62,24 +60,20 @@ def test_rollouts_come_in_their_order_however_often_the_ring_comes_round(when_fu
     writer, reader, _ = sides(slots, when_full)
     for start in range(0, 4 * slots, slots):
         add(writer, slots)
-        assert reader.states() == ("full",) * slots
+        assert states(reader) == ("full",) * slots
         assert drain(reader) == list(range(start, start + slots))
     assert reader.counts() == QueueCounts(4 * slots, 4 * slots, 0, 0, 0, 0)
 
 
 @several_slots
-def test_block_never_writes_over_what_waits_or_is_in_use(slots: int) -> None:
+def test_block_never_writes_over_what_waits(slots: int) -> None:
     writer, reader, _ = sides(slots, "block")
     add(writer, slots)
-    assert not begin(writer)
-    rollouts = [take(reader) for _ in range(slots)]
-    assert reader.states() == ("in use",) * slots
-    assert not begin(writer)
-    for rollout in rollouts:
-        check(rollout)
-        reader.release(rollout)
-        add(writer)
+    for _ in range(slots):
         assert not begin(writer)
+        take(reader)
+        add(writer)
+    assert not begin(writer)
     assert reader.counts() == QueueCounts(2 * slots, slots, 0, 0, slots, 0)
 
 
@@ -89,7 +83,7 @@ def test_drop_oldest_writes_over_the_oldest_and_counts_it(slots: int) -> None:
     add(writer, slots)
     assert begin(writer)
     assert reader.counts() == QueueCounts(slots, 0, 1, 0, slots - 1, 0)
-    assert reader.states() == ("filling", *["full"] * (slots - 1))
+    assert states(reader) == ("filling", *["full"] * (slots - 1))
     fill(writer)
     writer.publish()
     add(writer, 10)
@@ -99,43 +93,16 @@ def test_drop_oldest_writes_over_the_oldest_and_counts_it(slots: int) -> None:
 
 
 @policies
-def test_a_rollout_stays_as_it_is_until_it_is_released_while_the_writer_goes_on(when_full: str) -> None:
+def test_a_rollout_that_was_taken_stays_as_it_is_while_the_writer_goes_on(when_full: str) -> None:
     writer, reader, buffer = sides(3, when_full)
     add(writer, 2)
     first, second = take(reader), take(reader)
-    in_place = np.shares_memory(first.rows, np.frombuffer(buffer, np.uint8))
-    assert in_place == (when_full == "block")
-    reader.release(second)  # the writer still waits for the first, whose slot comes before
-    written = 0
-    while written < 20 and begin(writer):
-        fill(writer)
-        writer.publish()
-        written += 1
-        check(first)
-    assert written == (1 if when_full == "block" else 20)
-    reader.release(first)
-    add(writer)
-
-
-def test_copies_that_were_released_are_used_again() -> None:
-    writer, reader, _ = sides(2, "drop-oldest")
-    add(writer, 2)
-    first, second = take(reader), take(reader)
-    reader.release(second)
-    add(writer)
-    third = take(reader)
-    assert third.rows is second.rows
+    assert not np.shares_memory(first.rows, np.frombuffer(buffer, np.uint8))
+    for _ in range(7):
+        add(writer)
+        assert reader.take() is not None
     check(first)
-
-
-@policies
-def test_only_what_was_taken_can_be_released_and_only_once(when_full: str) -> None:
-    writer, reader, _ = sides(2, when_full)
-    add(writer)
-    rollout = take(reader)
-    reader.release(rollout)
-    with pytest.raises(ValueError, match="rollout 0 is not in use"):
-        reader.release(rollout)
+    check(second)
 
 
 @policies
@@ -146,11 +113,8 @@ def test_rollouts_of_old_versions_are_discarded_and_counted(when_full: str) -> N
     assert reader.discard(older_than=0) == 0
     assert reader.discard(older_than=2) == 5
     assert reader.counts() == QueueCounts(9, 1, 0, 5, 3, 0)
-    check(used)
-    assert begin(writer) == (when_full == "drop-oldest")  # where the first is in place, its slot is not free yet
-    reader.release(used)
-    writer.abandon()
     assert begin(writer)
+    check(used)
     assert drain(reader) == [6, 7, 8]
     assert reader.discard(older_than=100) == 0
     assert_balanced(reader.counts(), 9)
@@ -165,7 +129,7 @@ def test_what_a_writer_gave_up_is_free_again_and_counted_once(when_full: str, sl
     for deaths in range(1, 4):
         assert begin(writer)
         writer.write(*step(999, 0))
-        place = reader.states().index("filling")
+        place = states(reader).index("filling")
         if deaths == 2:
             writer.abandon()
             writer.abandon()
@@ -176,7 +140,7 @@ def test_what_a_writer_gave_up_is_free_again_and_counted_once(when_full: str, sl
             with pytest.raises(RuntimeError, match="0 of 3 vector steps"):
                 writer.publish()
             writer.abandon()
-        assert reader.states()[place] == "free"
+        assert states(reader)[place] == "free"
         assert reader.counts().abandoned == deaths
         assert_balanced(reader.counts(), slots)
     add(writer)
@@ -204,17 +168,15 @@ def test_calls_that_gave_no_row_are_zeros_and_not_what_stood_there_before() -> N
     writer, reader, _ = sides(1, "block")
     add(writer, 1)
     drain(reader)
-    assert writer.begin(5, 17)
+    assert writer.begin(5)
     kept = np.array([[1, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
     for row in kept:
         columns = {each.name: np.full((row.sum(), *each.shape), 6, each.dtype) for each in SCHEMA}
         writer.write(Chunk(columns), row)
-    before = time.monotonic_ns()
     writer.publish()
     rollout = reader.take()
     assert rollout is not None
-    assert (rollout.number, rollout.version, rollout.calls) == (1, 5, 17)
-    assert before <= rollout.time <= time.monotonic_ns()
+    assert (rollout.number, rollout.version) == (1, 5)
     np.testing.assert_array_equal(rollout.valid, kept)
     np.testing.assert_array_equal(rollout.rows["reward"], 6.0 * kept)
     np.testing.assert_array_equal(rollout.columns["beside"][..., 2, 4], 6 * kept)
@@ -276,20 +238,14 @@ class Model(RuleBasedStateMachine):
         self.slots, self.when_full = slots, when_full
         self.writer, self.reader, self.buffer = sides(slots, when_full)
         self.full: list[int] = []
-        self.in_use: dict[int, Rollout] = {}
+        self.held: list[Rollout] = []
         self.step: int | None = None
         self.written = self.taken = self.dropped = self.stale = self.abandoned = 0
-
-    @property
-    def occupied(self) -> set[int]:
-        """The numbers whose slots the writer may not have: those in use, and whatever came after the first of them."""
-        held = self.in_use if self.when_full == "block" else {}
-        return set(range(min(held, default=self.written), self.written)) | set(self.full)
 
     @precondition(lambda self: self.step is None)
     @rule()
     def begin(self) -> None:
-        room = len(self.occupied) < self.slots
+        room = len(self.full) < self.slots
         assert begin(self.writer) == (room or self.when_full == "drop-oldest")
         if not room and self.when_full == "drop-oldest":
             self.full.pop(0)
@@ -322,14 +278,8 @@ class Model(RuleBasedStateMachine):
         assert (rollout is None) == (not self.full)
         if rollout is not None:
             assert rollout.number == self.full.pop(0)
-            self.in_use[rollout.number] = rollout
+            self.held.append(rollout)
             self.taken += 1
-
-    @precondition(lambda self: self.in_use)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.in_use)))
-        self.reader.release(self.in_use.pop(number))
 
     @rule(version=st.integers(0, 8))
     def discard(self, version: int) -> None:
@@ -339,18 +289,18 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        for rollout in self.in_use.values():
+        for rollout in self.held:
             check(rollout)
         assert self.reader.counts() == QueueCounts(
             self.written, self.taken, self.dropped, self.stale, len(self.full), self.abandoned
         )
         assert_balanced(self.reader.counts(), self.slots)
         expected = ["free"] * self.slots
-        for number in self.occupied:
-            expected[number % self.slots] = "full" if number in self.full else "in use"
+        for number in self.full:
+            expected[number % self.slots] = "full"
         if self.step is not None:
             expected[self.written % self.slots] = "filling"
-        assert self.reader.states() == self.writer.states() == tuple(expected)
+        assert states(self.reader) == states(self.writer) == tuple(expected)
 
     def teardown(self) -> None:
         if hasattr(self, "reader"):

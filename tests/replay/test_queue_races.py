@@ -32,6 +32,7 @@ from rollout_writer import (
     make,
     nbytes,
     sides,
+    states,
     step,
 )
 
@@ -91,7 +92,6 @@ def test_a_writer_may_be_killed_before_any_access_to_what_is_shared(when_full: s
         if rollout is not None:
             check(rollout)
             numbers.append(rollout.number)
-            reader.release(rollout)
         abandoned = begun - reader.counts().written
         if moment % 2:  # else the next rollout's beginning does it
             replacement.abandon()
@@ -114,7 +114,7 @@ class Sides:
         self.slots = slots
         self.writer, self.reader, _ = sides(slots, when_full)
         self.taken: list[int] = []
-        self.in_use: list[Rollout] = []
+        self.held: list[Rollout] = []
         self.discarded = 0
 
     def write(self) -> None:
@@ -128,18 +128,17 @@ class Sides:
 
     def read(self, action: int) -> None:
         assert_balanced(self.reader.counts(), self.slots)
-        if action == 0 and self.in_use:
-            check(self.in_use[0])
-            self.reader.release(self.in_use.pop(0))
+        if action == 0 and self.held:
+            check(self.held.pop(0))
         elif action == 1:
             self.discarded += self.reader.discard(older_than=self.reader.counts().taken % 4)
         elif (rollout := self.reader.take()) is not None:
             check(rollout)
             self.taken.append(rollout.number)
-            self.in_use.append(rollout)
+            self.held.append(rollout)
 
     def assert_all_is_accounted_for(self) -> None:
-        for rollout in self.in_use:
+        for rollout in self.held:
             check(rollout)
         counts = self.reader.counts()
         assert_balanced(counts, self.slots)
@@ -200,13 +199,13 @@ def writing(memory: Memory, *arguments: object) -> Iterator[subprocess.Popen[str
 
 
 class Reader:
-    """Takes rollouts at random moments, keeps some in use, and checks each when it comes and when it goes."""
+    """Takes rollouts at random moments, keeps some, and checks each when it comes and when it goes."""
 
     def __init__(self, queue: RolloutQueue, seed: int, *, discards: bool) -> None:
         self.queue, self._rng, self._discards = queue, random.Random(seed), discards
         self.taken = self.stale = self.passed = 0
         self._last = -1
-        self._in_use: list[Rollout] = []
+        self._held: list[Rollout] = []
 
     def look(self) -> None:
         if self._rng.random() < 0.02:
@@ -219,14 +218,11 @@ class Reader:
             self.passed += rollout.number - self._last - 1
             self._last = rollout.number
             self.taken += 1
-            self._in_use.append(rollout)
+            self._held.append(rollout)
         else:
             time.sleep(20e-6)
-        # With one slot, the writer waits for each; with several, some stay while it goes on.
-        while len(self._in_use) > self._rng.randrange(self.queue.slots):
-            released = self._in_use.pop(self._rng.randrange(len(self._in_use)))
-            check(released)
-            self.queue.release(released)
+        while len(self._held) > self._rng.randrange(self.queue.slots):
+            check(self._held.pop(self._rng.randrange(len(self._held))))
         assert_balanced(self.queue.counts(), self.queue.slots)
 
     def take_the_rest(self) -> None:
@@ -270,7 +266,7 @@ def stopped_while_filling(writer: subprocess.Popen[str], queue: RolloutQueue) ->
     """Stops the writer; lets it go on where it is between two rollouts."""
     writer.send_signal(signal.SIGSTOP)
     os.waitpid(writer.pid, os.WUNTRACED)
-    filling = "filling" in queue.states()
+    filling = "filling" in states(queue)
     if not filling:
         writer.send_signal(signal.SIGCONT)
     return filling
@@ -299,7 +295,7 @@ def test_a_writer_killed_in_the_middle_leaves_a_slot_to_its_replacement(when_ful
         reader.take_the_rest()
     replacement = make(slots, when_full, memory.map())
     replacement.abandon()
-    assert "filling" not in queue.states()
+    assert "filling" not in states(queue)
     assert queue.counts().abandoned == abandoned
     assert begin(replacement)
     reader.assert_all_is_accounted_for()

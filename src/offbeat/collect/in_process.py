@@ -25,7 +25,7 @@ class InProcess:
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
         self._publication: Publication | None = None  # published and not loaded yet
-        self._allowed, self._calls, self._loaded, self._closed = -1, 0, False, False
+        self._allowed, self._loaded, self._closed = -1, False, False
         self._stop: Callable[[], bool] = _never
 
     @property
@@ -44,19 +44,17 @@ class InProcess:
     def poll(self, timeout: float) -> list[Chunk]:
         """One vector step, stored already; [] if it is not allowed, or if the store is full."""
         stepper = self._stepper
-        if not stepper.ready(self._allowed, self._calls):
+        if not stepper.ready(self._allowed):
             return []
         if self._publication is not None and (stepper.writer.may_change_weights or not self._loaded):
             stepper.load(self._publication)
             self._publication, self._loaded = None, True
         try:
-            chunk = stepper.step(self._calls)
+            return [stepper.step()]
         except (KeyboardInterrupt, OffbeatError):
             if self._stop() and not stepper.vector.rebuilds:
                 return []  # Ctrl-C also ended the environments that run in other processes; the run stops anyway
             raise
-        self._calls += 1
-        return [chunk]
 
     def oldest_version(self) -> None:
         return None

@@ -30,8 +30,8 @@ class RolloutConsumer(Protocol):
         """The oldest version of the weights whose rollouts are still used."""
         ...
 
-    def hold(self, rollouts: list[tuple[RolloutQueue, Rollout]]) -> Chunk:
-        """Takes over rollouts, to learn from them as one and to release them; returns their rows."""
+    def hold(self, rollouts: list[Rollout]) -> Chunk:
+        """Takes over rollouts, to learn from them as one; returns their rows."""
         ...
 
 
@@ -102,7 +102,7 @@ class RolloutProcesses(Processes[QueueSlot]):
             key = SEVERAL_WORKERS, 0, self._joint_rows
         for slot, each in taken:
             slot.polled += int(each.valid.sum())
-        chunk = self._consumer.hold([(slot.queue, each) for slot, each in taken])
+        chunk = self._consumer.hold([each for _, each in taken])
         chunk.worker, chunk.boot, chunk.sequence = key
         if len(taken) > 1:
             self._joint_rows += len(chunk)

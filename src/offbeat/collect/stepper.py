@@ -83,37 +83,30 @@ class Stepper:
         self._policy.load(publication.weights)
         self._block.columns["version"][...] = self.version = publication.version
 
-    def begin(self, episode: int) -> None:
+    def begin(self, episode: int) -> Observation:
         """Begins this episode in every environment; called where no episode is being played yet."""
-        self._observation = self.vector.reset(episode)
+        self._observation = observation = self.vector.reset(episode)
         if self.vector.unused_mask:
             self.note(
                 f"{self.vector.spec.name} gives a mask of allowed actions, info[{USUAL_KEY!r}], but mask_key is not "
                 f"set, so the policy also takes actions that the mask forbids. To take allowed actions only, train "
                 f"with mask_key={USUAL_KEY!r} (--mask-key {USUAL_KEY})"
             )
+        return observation
 
-    def ready(self, allowed: int, calls: int) -> bool:
+    def ready(self, allowed: int) -> bool:
         """Whether a vector step may be made: at most `allowed` rows are made, and the store has room.
 
-        A rollout that was begun is completed, unless `allowed` is negative. calls: vector steps made so far.
+        A rollout that was begun is completed, unless `allowed` is negative.
         """
         writer = self.writer
         if writer.rows > allowed and (allowed < 0 or writer.may_change_weights):
             return False
-        return writer.ready(UNLIMITED, calls)
+        return writer.ready(UNLIMITED, 0)
 
-    def step(self, calls: int, before_write: Callable[[Chunk, Step], None] | None = None) -> Chunk:
-        """Makes one vector step and stores its rows. calls: vector steps made before it.
-
-        before_write: called when the rows are known and not stored yet.
-        """
-        writer = self.writer
-        writer.begin(self.version, calls)
-        if self._observation is None:
-            self.begin(0)
-        before = self._observation
-        assert before is not None
+    def step(self, before_write: Callable[[Chunk, Step], None] | None = None) -> Chunk:
+        """Makes one vector step and stores its rows. before_write: called when they are known and not stored yet."""
+        before, writer = self._observation or self.begin(0), self.writer
         rows = writer.rows
         number = rows + self.other_rows
         taken = advance(
@@ -136,7 +129,7 @@ class Stepper:
                 before_write(chunk, step)
             for fault in step.faults:  # the episode of a restarted environment ended at its last good step
                 writer.cut(self._first_env + fault.env)
-            writer.write(chunk, valid)
+            writer.write(chunk, valid, self.version)
         return chunk
 
     def chunk(self, before: Observation, taken: VectorStep, sequence: int, valid: Array | None = None) -> Chunk:

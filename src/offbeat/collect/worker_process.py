@@ -135,7 +135,7 @@ class Worker:
                 stepper.load(publication)
                 control.version = publication.version
         stepper.other_rows = control.other_rows
-        stepper.step(control.calls, self._before_write)
+        stepper.step(self._before_write)
         fence()
         control.stored_calls = control.calls
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,29 +13,24 @@ from offbeat.replay.block import ArrayPlacement, lay_out, pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
 WhenFull = Literal["block", "drop-oldest"]
-SlotState = Literal["free", "filling", "full", "in use"]
 
 _WORDS = 16
 _WRITTEN, _OPENED, _BEGUN, _ABANDONED = range(4)  # words that the writer stores
-_FREED, _TAKEN, _DROPPED, _STALE = range(8, 12)  # words that the reader stores, on a separate cache line
-_VERSION, _CALLS, _TIME = range(3)  # words of each slot's head
-_HEAD = 8
+_TAKEN, _DROPPED, _STALE = range(8, 11)  # words that the reader stores, on a separate cache line
+_HEAD = 8  # words of each slot's head, of which the first is the version
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """T vector steps of N environments from one collector.
+    """T vector steps of N environments from one collector; the arrays are the reader's own.
 
-    number: its index in the order of publication, from 0. version: of the weights that acted. calls: vector steps that
-    the collector had made before it. time: of publication (time.monotonic_ns).
+    number: its index in the order of publication, from 0. version: of the weights that acted.
     valid (T, N) bool: False where a vector step gave no row, because the environment was only reset, or restarted; the
     row is then zeros. rows (T, N): packed, so that a minibatch is one gather. columns[name]: (T, N, *field.shape).
     """
 
     number: int
     version: int
-    calls: int
-    time: int
     valid: Array
     rows: Array
     columns: Mapping[str, Array]
@@ -46,8 +40,8 @@ class Rollout:
 class QueueCounts:
     """Counts of all rollouts so far: written = taken + dropped + stale + full.
 
-    taken: handed to the learner, whether released or not. dropped: overwritten before they were taken. stale: discarded
-    because of their version. full: waiting. abandoned: begun and never published, so not counted as written.
+    taken: copied out for the learner. dropped: overwritten before they were taken. stale: discarded because of their
+    version. full: waiting. abandoned: begun and never published, so not counted as written.
     """
 
     written: int
@@ -61,24 +55,22 @@ class QueueCounts:
 class RolloutQueue:
     """A ring of slots with exactly one writer, a collector, and one reader, the learner.
 
-    The writer: `begin`, `write` for each of T vector steps, `publish`. The reader: `take`, `release`, and `discard`.
+    The writer: `begin`, `write` for each of T vector steps, `publish`. The reader: `take` and `discard`.
     A rollout is identified by its number n and stored in slot n % slots. Each word is stored by one side only:
 
     - by the writer: `written`, one past the newest complete rollout, and `opened`, one past the newest whose slot was
       ever opened for writing. `opened` is stored before the first byte of a rollout, `written` after the last;
-    - by the reader: taken, dropped and stale, whose sum `next` is the number that it examines next, and `freed`: it no
-      longer uses rollouts below that number.
+    - by the reader: taken, dropped and stale, whose sum `next` is the number that it examines next. They only grow, and
+      are raised after the rollout is copied.
 
-    So rollouts in [next, written) that are at least `opened - slots` are full, and the two sides never use the same
-    bytes:
+    So rollouts in [next, written) that are at least `opened - slots` are full, and no torn rollout is handed out:
 
-    - "block": the writer opens slot n only when `freed` > n - slots. The reader has then released the slot's previous
-      rollout, and does not read the slot before n is written. A rollout is therefore handed out in place.
+    - "block": the writer opens slot n only when `next` > n - slots: the reader has then copied the slot's previous
+      rollout, and does not read the slot before n is written.
     - "drop-oldest": the writer opens its slot whatever the reader does. The reader copies a rollout, and then checks
       whether `opened` has reached its slot. If so, the copy may be torn and is discarded. If not, the rollout was
       complete while it was copied. This needs only ordered stores and ordered loads. Claiming a slot in place would
-      need an atomic compare-and-swap, which Python does not offer over shared memory. The slot is never "in use", only
-      the copy is.
+      need an atomic compare-and-swap, which Python does not offer over shared memory.
 
     No number is handed out twice, because `next` only grows, and every skipped number is counted.
 
@@ -110,10 +102,8 @@ class RolloutQueue:
         blocks = memory[8 * _WORDS :].reshape(slots, -1)
         self._row, self._beside = schema.row, schema.unpacked
         self._slots = [_Slot(schema, steps, num_envs, block) for block in blocks]
-        self._copies, self.shared = when_full == "drop-oldest", buffer is not None
+        self.shared = buffer is not None
         self._step: int | None = None  # vector steps in the writer's slot; None: no rollout was begun
-        self._held: dict[int, _Slot] = {}  # taken and not yet released, by number
-        self._spare: list[_Slot] = []  # released copies, for reuse
 
     @staticmethod
     def nbytes(schema: Schema, steps: int, num_envs: int, slots: int) -> int:
@@ -122,7 +112,7 @@ class RolloutQueue:
 
     # The writer's side.
 
-    def begin(self, version: int, calls: int = 0) -> bool:
+    def begin(self, version: int) -> bool:
         """Opens the next slot for a rollout of T vector steps; False if the writer has to wait for the reader.
 
         Abandons first what a killed writer had begun. Versions never decrease from rollout to rollout.
@@ -137,8 +127,7 @@ class RolloutQueue:
         words[_BEGUN] += 1
         words[_OPENED] = number + 1
         fence()
-        head = self._slots[number % self.slots].head
-        head[_VERSION], head[_CALLS] = version, calls
+        self._slots[number % self.slots].head[0] = version
         self._step = 0
         return True
 
@@ -166,7 +155,7 @@ class RolloutQueue:
     @property
     def room(self) -> bool:
         """Whether a rollout can be begun without waiting for the reader."""
-        return self._copies or self._words[_WRITTEN] - self._words[_FREED] < self.slots
+        return self.when_full == "drop-oldest" or self._words[_WRITTEN] - self._next < self.slots
 
     @property
     def filling(self) -> bool:
@@ -202,7 +191,6 @@ class RolloutQueue:
         if self._step != self.steps:
             raise RuntimeError(f"{self._step or 0} of {self.steps} vector steps are written; publish after the last")
         number = self._words[_WRITTEN]
-        self._slots[number % self.slots].head[_TIME] = time.monotonic_ns()
         fence()
         self._words[_WRITTEN] = number + 1
         self._step = None
@@ -217,39 +205,22 @@ class RolloutQueue:
     # The reader's side.
 
     def take(self) -> Rollout | None:
-        """The oldest waiting rollout; None if there is none, or if the writer overwrote it during the copy.
-
-        The reader may use it until it calls `release`, and may hold several. With "block" the arrays are the slot
-        itself, and the writer waits when it reaches this slot again; with "drop-oldest" they are a copy.
-        """
+        """A copy of the oldest waiting rollout; None if there is none, or if the writer overwrote it meanwhile."""
         if (number := self._oldest_full()) is None:
             return None
-        slot = self._slots[number % self.slots]
-        if self._copies:
-            slot = self._copy(slot)
-            if not self._not_overwritten(number):
-                self._spare.append(slot)
-                return None
-        self._held[number] = slot
+        copy = self._copy(self._slots[number % self.slots])
+        fence()
+        if number < self._words[_OPENED] - self.slots:
+            return None
         self._advance_past(number, _TAKEN)
-        version, calls, when = slot.head[: _TIME + 1]
-        return Rollout(number, version, calls, when, slot.valid, slot.rows, slot.columns)
-
-    def release(self, rollout: Rollout) -> None:
-        """Ends the use of a rollout, whose arrays may then be overwritten. Any order; each rollout once."""
-        slot = self._held.pop(rollout.number, None)
-        if slot is None:
-            raise ValueError(f"rollout {rollout.number} is not in use; release each taken rollout exactly once")
-        if self._copies:
-            self._spare.append(slot)
-        self._free()
+        return Rollout(number, copy.head[0], copy.valid, copy.rows, copy.columns)
 
     def discard(self, older_than: int) -> int:
-        """Drops waiting rollouts of versions before `older_than` and returns their number; those in use stay."""
+        """Drops waiting rollouts of versions before `older_than` and returns their number."""
         stale = self._words[_STALE]
         while (number := self._oldest_full()) is not None:
             # If the writer has reused the slot, this is a later rollout's version, which is never smaller.
-            if self._slots[number % self.slots].head[_VERSION] >= older_than:
+            if self._slots[number % self.slots].head[0] >= older_than:
                 break
             self._advance_past(number, _STALE)
         return self._words[_STALE] - stale
@@ -265,18 +236,6 @@ class RolloutQueue:
         oldest = max(following, opened - self.slots)
         return QueueCounts(written, taken, dropped + oldest - following, stale, written - oldest, words[_ABANDONED])
 
-    def states(self) -> tuple[SlotState, ...]:
-        """The state of each slot. A released slot stays "in use" until all older rollouts are released."""
-        words = self._words
-        filling = words[_BEGUN] - words[_WRITTEN] > words[_ABANDONED]
-        written, following = words[_WRITTEN], self._next
-        states: list[SlotState] = ["free"] * self.slots
-        for number in range(max(following if self._copies else words[_FREED], words[_OPENED] - self.slots), written):
-            states[number % self.slots] = "full" if number >= following else "in use"
-        if filling:
-            states[written % self.slots] = "filling"
-        return tuple(states)
-
     @property
     def _next(self) -> int:
         """The first number that was neither taken, dropped nor stale."""
@@ -290,27 +249,13 @@ class RolloutQueue:
         fence()
         return number
 
-    def _not_overwritten(self, number: int) -> bool:
-        """Whether the writer had not reused the rollout's slot when everything before this call was read."""
-        fence()
-        return number >= self._words[_OPENED] - self.slots
-
     def _copy(self, slot: _Slot) -> _Slot:
-        copy = self._spare.pop() if self._spare else None
-        if copy is None:
-            copy = _Slot(self.schema, self.steps, self.num_envs, np.empty_like(slot.block))
-        copy.block[:] = slot.block
-        return copy
+        return _Slot(self.schema, self.steps, self.num_envs, slot.block.copy())
 
     def _advance_past(self, number: int, counter: int) -> None:
         """Adds a rollout to a counter, and the skipped ones before it to `dropped`."""
         self._words[_DROPPED] += number - self._next
         self._words[counter] += 1
-        self._free()
-
-    def _free(self) -> None:
-        fence()
-        self._words[_FREED] = min(self._held, default=self._next)
 
 
 class _Slot:

@@ -55,10 +55,10 @@ class Rollouts:
         self.schema, self.settings, self._updates = schema, settings, updates
         self.shards: dict[str, Shard] = {}
         self.pending: PendingRollout | None = None
-        self._local: RolloutQueue | None = None  # the queue that this process fills
+        self.local: RolloutQueue | None = None  # the queue that this process fills, if it does
 
     def __len__(self) -> int:
-        filling = 0 if self._local is None else int(self._local.filled()[1].sum())
+        filling = 0 if self.local is None else int(self.local.filled()[1].sum())
         return filling + (0 if self.pending is None else int(self.pending.rollout.valid.sum()))
 
     def plan(self, worker: int, num_envs: int, total_envs: int) -> QueuePlan:
@@ -70,22 +70,17 @@ class Rollouts:
     def attach(self, store: Store) -> None:
         assert isinstance(store, RolloutQueue)
         if not store.shared:
-            self._local = store
-
-    @property
-    def local(self) -> RolloutQueue | None:
-        """The queue that this process fills, if it does."""
-        return self._local
+            self.local = store
 
     @property
     def unfinished(self) -> bool:
         """Whether a rollout was begun in this process that can be learned from only when it is complete."""
-        return self._local is not None and self._local.filling
+        return self.local is not None and self.local.filling
 
     def ready(self) -> bool:
         """Whether there is a rollout to learn from."""
-        if self._local is not None and (rollout := self._local.take()) is not None:
-            self.hold([(self._local, rollout)])
+        if self.local is not None and (rollout := self.local.take()) is not None:
+            self.hold_batch(side_by_side([rollout]))
         if self.pending is not None and not self.pending.fresh and self.pending.version < self.oldest():
             self.pending = None  # it has had a turn, and is too old for another
         return self.pending is not None
@@ -99,16 +94,14 @@ class Rollouts:
         most = self.settings.max_policy_lag
         return 0 if most is None else max(0, self._updates() - most)
 
-    def hold(self, rollouts: Sequence[tuple[RolloutQueue, Rollout]]) -> Chunk:
-        """Copies rollouts, side by side as one, to be learned from next; frees their slots and returns their rows."""
-        merged = side_by_side([(rollout.rows, rollout.valid) for _, rollout in rollouts])
-        for queue, rollout in rollouts:
-            queue.release(rollout)
-        self.pending = PendingRollout(merged, self.settings.reuse)
+    def hold(self, rollouts: Sequence[Rollout]) -> Chunk:
+        """Keeps rollouts, side by side as one, to be learned from next; returns their rows."""
+        merged = side_by_side(rollouts)
+        self.hold_batch(merged)
         return merged.chunk()
 
     def hold_batch(self, rollout: RolloutBatch) -> None:
-        """A rollout that was collected elsewhere, to be learned from next."""
+        """Keeps a rollout, to be learned from next."""
         self.pending = PendingRollout(rollout, self.settings.reuse)
 
     def draw(self, rng: np.random.Generator, count: int) -> RolloutBatch:
@@ -128,10 +121,10 @@ class Rollouts:
 
     def arrays(self) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
-        if self._local is not None:
-            arrays["num_envs"] = np.asarray(self._local.num_envs)
-        if self._local is not None and self._local.filling:
-            rows, arrays["filling/valid"] = self._local.filled()
+        if self.local is not None:
+            arrays["num_envs"] = np.asarray(self.local.num_envs)
+        if self.local is not None and self.local.filling:
+            rows, arrays["filling/valid"] = self.local.filled()
             arrays["filling/rows"] = np.frombuffer(rows.tobytes(), np.uint8).reshape(*rows.shape, -1)
         if self.pending is not None:
             columns = self.pending.rollout.columns
@@ -149,24 +142,25 @@ class Rollouts:
             rollout = RolloutBatch(columns, np.array(arrays["pending/valid"]))
             self.pending = PendingRollout(rollout, int(arrays["pending/turns"]), bool(arrays["pending/fresh"]))
         count = int(arrays.get("num_envs", 0))
-        if count and (self._local is None or self._local.num_envs != count):
+        if count and (self.local is None or self.local.num_envs != count):
             self.attach(self.plan(0, count, count).open())
-        if self._local is not None:
-            self._local.abandon()
-        if "filling/rows" in arrays and self._local is not None:
+        if self.local is not None:
+            self.local.abandon()
+        if "filling/rows" in arrays and self.local is not None:
             rows = np.ascontiguousarray(arrays["filling/rows"]).view(self.schema.row).squeeze(-1)
-            self._local.begin(self._updates())
-            self._local.refill(rows, arrays["filling/valid"])
+            self.local.begin(self._updates())
+            self.local.refill(rows, arrays["filling/valid"])
 
 
-def side_by_side(parts: Sequence[tuple[Array, Array]]) -> RolloutBatch:
-    """Packed rows (T, N) and valid (T, N) of several collectors as one, their environments side by side."""
-    row = parts[0][0].dtype
-    # As bytes: NumPy would join them field by field, and without the padding that keeps numbers aligned.
-    whole = np.dtype((np.void, row.itemsize))
-    rows = np.concatenate([rows.view(whole) for rows, _ in parts], 1).view(row)
-    columns = {name: rows[name] for name in row.names or ()}
-    return RolloutBatch(columns, np.concatenate([valid for _, valid in parts], 1))
+def side_by_side(rollouts: Sequence[Rollout]) -> RolloutBatch:
+    """Rollouts of several collectors as one, their environments side by side."""
+    rows, valid = rollouts[0].rows, rollouts[0].valid
+    if len(rollouts) > 1:
+        # As bytes: NumPy would join them field by field, and without the padding that keeps numbers aligned.
+        whole = np.dtype((np.void, rows.dtype.itemsize))
+        rows = np.concatenate([each.rows.view(whole) for each in rollouts], 1).view(rows.dtype)
+        valid = np.concatenate([each.valid for each in rollouts], 1)
+    return RolloutBatch({name: rows[name] for name in rows.dtype.names or ()}, valid)
 
 
 def rollout_schema(spec: EnvSpec) -> Schema:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.errors import CheckpointError
 from offbeat.memory import fence
 from offbeat.replay.block import ArrayPlacement, lay_out, pack
 from offbeat.types import Array, Chunk, Packed, Schema
@@ -33,6 +34,8 @@ class Shard:
     `oldest` already excludes the rows that they overwrite. A reader that sees `oldest` pass a row while it copies it
     must discard the copy. The shard numbers rows itself and ignores a written chunk's own `sequence`.
     """
+
+    may_change_weights = True
 
     def __init__(self, schema: Schema, capacity: int, *, worker: int = 0, boot: int = 0, buffer: Any = None) -> None:
         if capacity < 1:
@@ -63,6 +66,19 @@ class Shard:
         """One past the newest complete row; also the number of rows ever written."""
         return self._cursors[_COMMITTED]
 
+    rows = committed
+
+    def continue_at(self, rows: int) -> None:
+        """Checks that the shard has the rows of a checkpoint."""
+        if self.committed != rows:
+            raise CheckpointError(
+                f"the checkpoint has {rows} rows of worker {self.worker}, but its shard has {self.committed}; restore "
+                "replay from the same checkpoint first"
+            )
+
+    def ready(self, permit: int, calls: int) -> bool:
+        return calls < permit
+
     @property
     def oldest(self) -> int:
         """The oldest row that is still complete."""
@@ -74,8 +90,8 @@ class Shard:
         """Rows that can be read."""
         return max(0, self.committed - self.oldest)
 
-    def write(self, chunk: Chunk) -> int:
-        """Appends the chunk's rows in order and returns their number.
+    def write(self, chunk: Chunk, valid: Array | None = None, version: int = 0) -> int:
+        """Appends the chunk's rows in order and returns their number. Only queues need `valid` and `version`.
 
         Of a chunk larger than the ring, the last `capacity` rows stay. Columns that are not packed yet, or that are
         stored beside the row, are checked and packed first, so a chunk that does not fit changes nothing.

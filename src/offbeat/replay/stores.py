@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from offbeat.errors import CheckpointError
 from offbeat.replay.queue import RolloutQueue, WhenFull
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Chunk, Schema
@@ -18,15 +17,11 @@ Store = Shard | RolloutQueue
 
 
 class Writer(Protocol):
-    """A collector's end of a store. calls: vector steps that the collector has made. permit: how far it may go."""
+    """A collector's end of a store. A shard is its own writer; `QueueWriter` writes to a queue."""
 
     @property
     def rows(self) -> int:
         """Rows written so far, by this process and those before it."""
-        ...
-
-    def continue_at(self, rows: int) -> None:
-        """Continues after `rows` rows, as a checkpoint says."""
         ...
 
     @property
@@ -34,51 +29,24 @@ class Writer(Protocol):
         """Whether new weights may be loaded now."""
         ...
 
+    def continue_at(self, rows: int) -> None:
+        """Continues after `rows` rows, as a checkpoint says."""
+        ...
+
     def ready(self, permit: int, calls: int) -> bool:
-        """Whether a vector step may be made."""
+        """Whether a vector step may be made. calls: vector steps made so far. permit: how far the writer may go."""
         ...
 
-    def begin(self, version: int, calls: int) -> None:
-        """Called before each vector step, when it is known which version of the weights acts."""
-        ...
+    def write(self, chunk: Chunk, valid: Array | None, version: int) -> int:
+        """Writes the rows of one vector step and returns their number.
 
-    def write(self, chunk: Chunk, valid: Array | None) -> None:
-        """Writes the rows of one vector step; valid (N,) bool: which environments gave one, None for all."""
+        valid (N,) bool: which environments gave one, None for all. version: of the weights that acted.
+        """
         ...
 
     def cut(self, env: int | None = None) -> None:
         """Marks that the episode of an environment, or of each, does not continue in the rows to come."""
         ...
-
-
-class ShardWriter:
-    """Writes transitions; every vector step needs a permit."""
-
-    may_change_weights = True
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self.cut = shard.cut
-
-    @property
-    def rows(self) -> int:
-        return self._shard.committed
-
-    def continue_at(self, rows: int) -> None:
-        if self._shard.committed != rows:
-            raise CheckpointError(
-                f"the checkpoint has {rows} rows of worker {self._shard.worker}, but its shard has "
-                f"{self._shard.committed}; restore replay from the same checkpoint first"
-            )
-
-    def ready(self, permit: int, calls: int) -> bool:
-        return calls < permit
-
-    def begin(self, version: int, calls: int) -> None:
-        pass
-
-    def write(self, chunk: Chunk, valid: Array | None) -> None:
-        self._shard.write(chunk)
 
 
 class QueueWriter:
@@ -103,15 +71,14 @@ class QueueWriter:
         queue = self._queue
         return queue.filling or (queue.written < permit and queue.room)
 
-    def begin(self, version: int, calls: int) -> None:
+    def write(self, chunk: Chunk, valid: Array | None, version: int) -> int:
         if not self._queue.filling:
-            self._queue.begin(version, calls)
-
-    def write(self, chunk: Chunk, valid: Array | None) -> None:
+            self._queue.begin(version)
         self._queue.write(chunk, valid)
         self.rows += len(chunk)
         if self._queue.complete:
             self._queue.publish()
+        return len(chunk)
 
     def cut(self, env: int | None = None) -> None:
         """Does nothing: rows show their episode, and a rollout that was begun and not published is begun again."""
@@ -138,7 +105,7 @@ class ShardPlan:
 
     def writer(self, store: Store) -> Writer:
         assert isinstance(store, Shard)
-        return ShardWriter(store)
+        return store
 
 
 @dataclass(frozen=True)

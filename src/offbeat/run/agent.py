@@ -223,8 +223,7 @@ class Agent:
         if self._num_envs and len(chunk) < self._num_envs:
             valid = np.zeros(self._num_envs, bool)
             valid[chunk.columns["env"]] = True
-        writer.begin(self.learner.updates, 0)
-        writer.write(chunk, valid)
+        writer.write(chunk, valid, self.learner.updates)
         self.training.count(chunk)
 
     def _open(self, num_envs: int) -> Writer:
