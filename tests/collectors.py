@@ -182,8 +182,8 @@ def collect(
 
 def collect_each(processes: ShardProcesses, slots: list[ShardSlot], rows: int, seconds: float = SECONDS) -> None:
     """Polls until every worker has made so many more rows."""
-    until, wanted = time.monotonic() + seconds, [slot.shard.committed + rows for slot in slots]
-    while any(slot.shard.committed < least for slot, least in zip(slots, wanted, strict=True)):
+    until, wanted = time.monotonic() + seconds, [slot.store.committed + rows for slot in slots]
+    while any(slot.store.committed < least for slot, least in zip(slots, wanted, strict=True)):
         processes.allow(10**9)
         processes.poll(0.01)
         assert time.monotonic() < until, "a collector does not collect"
@@ -200,4 +200,4 @@ def settle(processes: ShardProcesses, slots: list[ShardSlot], seconds: float = S
 
 def columns(slot: ShardSlot) -> dict[str, Array]:
     """Everything in a slot's shard, in the order in which it was written."""
-    return dict(slot.shard.read(slot.shard.oldest, slot.shard.committed).columns)
+    return dict(slot.store.read(slot.store.oldest, slot.store.committed).columns)

@@ -17,10 +17,7 @@ class BackgroundThread:
 
     def __init__(self, context: CollectorContext) -> None:
         self.num_envs = context.num_envs
-        plan = context.experience.plan(0, context.num_envs, context.num_envs)
-        store = plan.open()
-        context.experience.attach(store)
-        self._stepper = context.stepper(plan, store)
+        self._stepper = context.stepper()
         self._lock, self._thread = threading.Condition(), threading.Thread(target=self._run, daemon=True)
         self._chunks: list[Chunk] = []
         self._publication: Publication | None = None

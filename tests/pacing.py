@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from offbeat.collect.processes import Processes
+from offbeat.collect.rollout_processes import QueueSlot
 from patience import wait_until
 
 
@@ -93,13 +94,13 @@ class Holding:
     def _hold(self) -> None:
         for place in self._places:
             wait_until(lambda place=place: self._far_enough(place), f"{place.child.name} does not go on")
-            if hasattr(place, "queue"):
-                self._dropped[place.worker] = place.queue.counts().dropped
+            if isinstance(place, QueueSlot):
+                self._dropped[place.worker] = place.store.counts().dropped
 
     def _far_enough(self, place: Any) -> bool:
-        if not hasattr(place, "queue"):
+        if not isinstance(place, QueueSlot):
             return place.control.calls >= place.control.permit
-        counts, plan = place.queue.counts(), place.plan
+        counts, plan = place.store.counts(), place.plan
         if plan.when_full == "block":
             return counts.full == plan.slots
         return counts.dropped > self._dropped.get(place.worker, 0)

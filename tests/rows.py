@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from offbeat.replay.links import Links
+from offbeat.replay.nstep import Links
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Chunk, Schema
 from specs import vector_spec

@@ -16,7 +16,7 @@ def main(descriptor: int, nbytes: int, size: int, reads: int) -> None:
     done = 0
     while done < reads or len(seen) <= 50:  # until it has met the writer often enough
         done += 1
-        publication, _ = weights.newest()
+        publication = weights.newest()
         first, second = publication.weights["a"], publication.weights["b"]
         assert (first == np.float32(publication.version)).all(), "a torn read"
         assert (second == publication.version).all(), "a torn read"

@@ -7,16 +7,24 @@ a ring hours later.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import platform
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from offbeat.errors import UsageError
+
+ALIGNMENT = 64
 
 _STORES_IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 _barrier = threading.Lock()
@@ -48,6 +56,28 @@ class Memory:
     def close(self) -> None:
         """Closes the descriptor; existing mappings stay valid."""
         os.close(self.descriptor)
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Arrays of these shapes and dtypes one after the other in a buffer, each aligned."""
+
+    parts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(-(-length // ALIGNMENT) * ALIGNMENT for length in self._lengths())
+
+    def _lengths(self) -> list[int]:
+        return [math.prod(shape) * dtype.itemsize for shape, dtype in self.parts]
+
+    def views(self, buffer: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+        """The arrays, as views of the buffer's bytes."""
+        views, start = [], 0
+        for (shape, dtype), length in zip(self.parts, self._lengths(), strict=True):
+            views.append(buffer[start : start + length].view(dtype).reshape(shape))
+            start += -(-length // ALIGNMENT) * ALIGNMENT
+        return views
 
 
 def check_fits(what: str, nbytes: int, *, filled: int | None = None) -> None:

@@ -34,7 +34,12 @@ _quoted = functools.lru_cache(maxsize=1024)(json.dumps)
 
 
 class Trace(Protocol):
-    """Records the spans and counters of a process: a `Tracer`, or `NO_TRACE`, which records nothing."""
+    """Records the spans and counters of a process: a `Tracer`, or `NO_TRACE`, which records nothing.
+
+    file: for `open_trace` in another process; None if nothing is recorded.
+    """
+
+    file: tuple[Path, bool] | None
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Records the `with` block as a span; spans may be nested."""
@@ -87,6 +92,7 @@ class Tracer:
         self._new_tracks: dict[int, str] = {}
         self._thread = _Thread(self._new_tracks)
         self._new_tracks[self._thread.track] = "main"
+        self.file: tuple[Path, bool] | None = (Path(path), cpu)
         self._span_type = _CpuSpan if cpu else _Span
         self._lock = threading.Lock()
         self._due = 0
@@ -297,6 +303,7 @@ class _NoTrace:
     """Records nothing."""
 
     __slots__ = ()
+    file: tuple[Path, bool] | None = None
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         return _NO_SPAN
@@ -318,6 +325,11 @@ class _NoTrace:
 
 
 NO_TRACE: Trace = _NoTrace()
+
+
+def open_trace(file: tuple[Path, bool] | None, process: str) -> Trace:
+    """The trace of this process, in the file of another one's (`Trace.file`)."""
+    return NO_TRACE if file is None else Tracer(file[0], process, cpu=file[1])
 
 
 def _metadata(kind: str, microseconds: str, pid: int, track: int, **arguments: str | int) -> str:

@@ -80,7 +80,7 @@ def test_redq_has_its_authors_ratio_and_delay_without_a_preset() -> None:
     shown = {each.name: each.default_words for each in train_settings("redq")}
     assert shown["updates_per_step"] == "20.0"
     assert {each.name: each.default_words for each in train_settings("sac")}["updates_per_step"] == "1.0"
-    assert offbeat.Agent("redq", vector_spec(3, 1), warmup_steps=1).training.pace.due(2, 0, 1) == 20
+    assert offbeat.Agent("redq", vector_spec(3, 1), warmup_steps=1).training.pace.due(2, 0) == 20
 
 
 def test_the_target_is_the_least_of_a_drawn_subset() -> None:

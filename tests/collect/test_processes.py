@@ -39,7 +39,7 @@ class Killer:
         if self.left and time.monotonic() >= self._next:
             slot = self._random.choice(self._slots)
             pid = slot.child.pid
-            if pid is not None and pid not in self._killed and slot.shard.committed > slot.stored_at_start:
+            if pid is not None and pid not in self._killed and slot.store.committed > slot.stored_at_start:
                 os.kill(pid, signal.SIGKILL)
                 self._killed.add(pid)
                 self.left -= 1
@@ -59,9 +59,9 @@ def test_no_row_is_lost_torn_doubled_or_from_another_episode(collectors: int, sp
     try:
         collect(processes, rows)
         settle(processes, slots)
-        assert [slot.shard.oldest for slot in slots] == [0] * collectors, "a shard was too small for this"
+        assert [slot.store.oldest for slot in slots] == [0] * collectors, "a shard was too small for this"
         assert compare([columns(slot) for slot in slots], read_log(tmp_path), run_seed=3) == 0
-        assert processes.polled_rows == sum(slot.shard.committed for slot in slots) >= rows
+        assert processes.polled_rows == sum(slot.store.committed for slot in slots) >= rows
     finally:
         processes.close()
 
@@ -148,7 +148,7 @@ def test_weights_reach_collectors_and_rows_bear_their_version(spec: EnvSpec, tmp
     try:
         for version in (5, 9, 12):
             processes.publish(publication(version))
-            before = [slot.shard.committed for slot in slots]
+            before = [slot.store.committed for slot in slots]
             collect(processes, processes.polled_rows + 100)
             settle(processes, slots)
             for slot, start_row in zip(slots, before, strict=True):
@@ -199,9 +199,9 @@ def test_a_stopped_collector_goes_on_where_it_was(spec: EnvSpec, tmp_path: Path)
         pid = slots[0].child.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        before = slots[0].shard.committed
+        before = slots[0].store.committed
         collect_each(processes, slots[1:], 100_000 if soak.FULL else 5_000)
-        assert slots[0].shard.committed <= before + 8 * 2
+        assert slots[0].store.committed <= before + 8 * 2
         os.kill(pid, signal.SIGCONT)
         collect_each(processes, slots, 500)
         settle(processes, slots)
@@ -231,7 +231,7 @@ def test_a_snapshot_is_a_cut_from_which_the_same_rows_follow(spec: EnvSpec, tmp_
         state = processes.snapshot()
         arrays, values, ends = state.arrays, state.values, state.ends
         assert [own["rows"] for own in values["collectors"]] == list(ends.values())
-        kept = [slot.shard.read(0, ends[str(slot.worker)]) for slot in slots]
+        kept = [slot.store.read(0, ends[str(slot.worker)]) for slot in slots]
         collect_each(processes, slots, 100)
         settle(processes, slots)
         straight = [columns(slot) for slot in slots]
@@ -242,7 +242,7 @@ def test_a_snapshot_is_a_cut_from_which_the_same_rows_follow(spec: EnvSpec, tmp_
     resumed, slots = start(make, spec, **options, log_dir=str(other), numbered=False, begin=False)
     try:
         for slot, chunk in zip(slots, kept, strict=True):
-            slot.shard.restore([chunk])
+            slot.store.restore([chunk])
         assert resumed.restore(arrays, values) == []
         resumed.publish(publication(0))
         collect_each(resumed, slots, 100)

@@ -249,7 +249,7 @@ def test_a_step_that_is_being_stored_is_not_permitted_twice() -> None:
     assert isinstance(workers, ShardProcesses)
     try:
         [slot] = workers._slots
-        control, shard = slot.control, slot.shard
+        control, shard = slot.control, slot.store
         steps = NUM_ENVS  # two vector steps: one begins with no row made, and one with as many as this
 
         def permitted() -> int:

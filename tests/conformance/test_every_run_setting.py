@@ -20,6 +20,7 @@ import torch
 import offbeat
 from offbeat.algorithms.configs import Run
 from offbeat.collect.processes import Processes
+from offbeat.collect.rollout_processes import QueueSlot
 from offbeat.errors import OffbeatError
 from offbeat.observe.jsonl import read
 from offbeat.policies.mlp import MLPPolicy
@@ -193,7 +194,7 @@ def seen(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _queues(processes: list[Processes[Any]]) -> list[Any]:
-    return [place for each in processes for place in each._slots if hasattr(place, "queue")]
+    return [place for each in processes for place in each._slots if isinstance(place, QueueSlot)]
 
 
 def _of_files(run: RunResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.replay.block import Block, pack
-from offbeat.replay.links import Links
+from offbeat.replay.nstep import Links
 from offbeat.replay.queue import RolloutQueue
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Field, Schema

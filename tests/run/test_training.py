@@ -42,6 +42,18 @@ def test_a_chunk_that_is_sent_again_is_not_counted_twice() -> None:
     assert training.steps == 50
 
 
+@pytest.mark.parametrize("pace", ["held", "ceiling", "free"])
+def test_no_update_is_due_while_there_is_nothing_to_learn_from(pace: str) -> None:
+    training = Training(make_config("sac", {**SMALL, "pace": pace, "collectors": 1}), vector_spec(3, 1))
+    store = training.experience.plan(0, 1, 1).open()
+    assert training.take(rows(50, 0))
+    assert training.due() == 0
+    training.experience.attach(store)
+    assert training.due() == 0
+    store.write(rows(50, 0))
+    assert training.due() > 0
+
+
 def test_a_chunk_that_was_counted_before_a_checkpoint_is_not_counted_after_it() -> None:
     first, second = (Training(make_config("sac", SMALL), vector_spec(3, 1)) for _ in range(2))
     first.take(rows(30, 0))

@@ -55,14 +55,13 @@ def test_four_readers_never_see_a_torn_set(memory: Memory) -> None:
 def test_a_reader_gets_its_own_copy_of_the_newest_version(memory: Memory) -> None:
     weights, reader = (SharedWeights(weights_layout(filled(0)), memory.map()) for _ in range(2))
     weights.publish(1, filled(1))
-    old, when = reader.newest()
+    old = reader.newest()
     weights.publish(2, filled(2))
     weights.publish(3, filled(3))
-    new, later = reader.newest()
+    new = reader.newest()
     assert (old.version, new.version) == (1, 3)
     assert (old.weights["a"] == 1).all()
     assert (new.weights["b"] == 3).all()
-    assert later > when > 0
     assert reader.count == 3
 
 
@@ -86,6 +85,6 @@ def test_a_writer_that_was_interrupted_leaves_the_version_before(memory: Memory)
     weights.publish(1, filled(1))
     with pytest.raises(ValueError, match="it must be"):
         weights.publish(2, {"a": filled(2)["a"], "b": np.zeros(3, np.int64)})
-    assert weights.newest()[0].version == 1
+    assert weights.newest().version == 1
     weights.publish(3, filled(3))
-    assert (weights.newest()[0].weights["a"] == 3).all()
+    assert (weights.newest().weights["a"] == 3).all()

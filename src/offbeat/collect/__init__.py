@@ -1,7 +1,7 @@
 """Collectors: environments and an acting policy in, chunks of rows out. Neither a backend nor Gymnasium is imported."""
 
 from offbeat.collect.collector import Collector, CollectorReport, CollectorState
-from offbeat.collect.context import CollectorContext, Recording
+from offbeat.collect.context import CollectorContext
 from offbeat.collect.in_process import InProcess
 from offbeat.collect.ledger import ChunkLedger
 from offbeat.collect.step import VectorStep, advance
@@ -14,7 +14,6 @@ __all__ = [
     "CollectorReport",
     "CollectorState",
     "InProcess",
-    "Recording",
     "Stepper",
     "VectorStep",
     "advance",

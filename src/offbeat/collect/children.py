@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 
 from offbeat.descriptors import occupy_standard
-from offbeat.errors import PersistentFault, ProcessFault
+from offbeat.errors import PersistentFault, ProcessFault, UsageError
 from offbeat.memory import Memory
 
 PACKAGE = Path(__file__).parents[1]
@@ -37,6 +37,18 @@ MAX_GENERATIONS = 10
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PR_SET_PDEATHSIG = 1
+
+
+def check_sendable(*parts: Any) -> None:
+    """Raises UsageError for a part that cloudpickle cannot send to another process."""
+    for part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            raise UsageError(
+                f"{part} cannot be sent to a collector process: {type(error).__name__}: {error}; make what it holds "
+                "(files, locks, connections) inside the factory, or use collectors=0"
+            ) from error
 
 
 class Child:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from offbeat.collect.shaping import Shaping
-from offbeat.collect.stepper import Stepper
+from offbeat.collect.stepper import Stepper, make_stepper
 from offbeat.envs.vector import Vector
+from offbeat.errors import UsageError
 from offbeat.policies import Policy
 from offbeat.replay.experience import Experience
-from offbeat.replay.stores import Store, StorePlan
+from offbeat.replay.stores import Writer
 
-
-class Recording:
-    """Where processes write their trace: the file, and whether with CPU times. None until the run has a directory."""
-
-    def __init__(self) -> None:
-        self.trace: tuple[Path, bool] | None = None
+StepperMaker = Callable[[Writer, np.random.Generator], Stepper]
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class CollectorContext:
     process was started before, since the run was begun or resumed.
     random_steps: the first steps, over all environments, that act uniformly at random. reward_shaping, total_steps: as
     in the settings of a run. wants_infos: whether episodes need their final infos.
-    recording: where other processes write their trace.
     collectors: the number of workers. slack: vector steps that collecting may be ahead of learning. collect_ahead:
     vector steps that a worker may make without a new permit. synchronous: no worker begins a step, or a rollout, before
     all earlier ones are polled. hang_seconds: a step that takes longer is interrupted. max_crashes: crashes of a worker
@@ -54,7 +49,6 @@ class CollectorContext:
     reward_shaping: Shaping | None = None
     total_steps: int = 0
     wants_infos: bool = False
-    recording: Recording = field(default_factory=Recording)
     collectors: int = 0
     slack: int = 0
     collect_ahead: int = 1
@@ -62,18 +56,33 @@ class CollectorContext:
     hang_seconds: float = 60.0
     max_crashes: int = 5
 
-    def stepper(self, plan: StorePlan, store: Store, rng: np.random.Generator | None = None) -> Stepper:
-        """Makes all environments and a policy in this process; they write to `store`, which `plan` describes.
+    def stepper(self, rng: np.random.Generator | None = None) -> Stepper:
+        """Makes all environments and a policy in this process, and the store that they write to.
 
         rng: acts with this generator instead of the run's own.
         """
-        return Stepper(
-            self.make_vector(0, self.num_envs)(),
-            self.make_policy(0, self.num_envs)(),
+        plan = self.experience.plan(0, self.num_envs, self.num_envs)
+        try:
+            store = plan.open()
+        except (MemoryError, ValueError) as error:
+            raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.0f} GiB of memory: {error}; use less") from error
+        self.experience.attach(store)
+        return self.stepper_maker(0, self.num_envs)(plan.writer(store), self.rng if rng is None else rng)
+
+    def stepper_maker(self, first_env: int, num_envs: int, worker: int = 0, boot: int = 0) -> StepperMaker:
+        """Returns a function that makes these environments, their policy and the stepper of both.
+
+        It can be sent to another process with cloudpickle. worker, boot: the key of its chunks.
+        """
+        return partial(
+            make_stepper,
+            self.make_vector(first_env, num_envs),
+            self.make_policy(first_env, num_envs),
             self.experience.schema,
-            plan.writer(store),
-            self.rng if rng is None else rng,
+            first_env=first_env,
             random_steps=self.random_steps,
             reward_shaping=self.reward_shaping,
             total_steps=self.total_steps,
+            worker=worker,
+            boot=boot,
         )

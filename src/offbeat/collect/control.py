@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ STARTING, WAITING, BUSY = 0, 1, 2
 STATES = ("starting", "waiting", "collecting")
 _WORDS = 32
 _EPISODE = np.dtype([("env", "i8"), ("episode", "i8"), ("total_reward", "f8"), ("length", "i8"), ("success", "i8")])
+SECONDS_TO_START = 60.0
 _UNKNOWN = -1
 """Stored as `success` where the final info says nothing of it."""
 _EPISODES = 1_024
@@ -60,6 +62,19 @@ class Control:
     @staticmethod
     def nbytes(num_envs: int) -> int:
         return 8 * _WORDS + 8 * num_envs + _EPISODES * _EPISODE.itemsize
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last heartbeat."""
+        return (time.monotonic_ns() - self.heartbeat) / 1e9
+
+    def timeout(self, hang_seconds: float) -> float:
+        """Seconds without a heartbeat after which the process hangs; more while it starts."""
+        return max(hang_seconds, SECONDS_TO_START) if self.state == STARTING else hang_seconds
+
+    def status(self, name: str, pid: int | None, state: str) -> dict[str, Any]:
+        """The process in status.json."""
+        return {"name": name, "pid": pid, "state": state, "heartbeat": time.time() - self.silent_seconds}
 
     @property
     def episode_room(self) -> int:

@@ -13,13 +13,7 @@ from offbeat.replay.stores import QueuePlan
 
 def in_process(context: CollectorContext) -> Collector:
     """Steps all environments in the learner's process: one vector step per poll."""
-    plan = context.experience.plan(0, context.num_envs, context.num_envs)
-    try:
-        store = plan.open()
-    except (MemoryError, ValueError) as error:
-        raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.0f} GiB of memory: {error}; use less") from error
-    context.experience.attach(store)
-    return InProcess(context.stepper(plan, store))
+    return InProcess(context.stepper())
 
 
 def processes(context: CollectorContext) -> Collector:

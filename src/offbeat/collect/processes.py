@@ -8,13 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from offbeat.collect.children import SECONDS_TO_CLOSE, Child
+from offbeat.collect.children import SECONDS_TO_CLOSE, Child, check_sendable
 from offbeat.collect.collector import CollectorReport, CollectorState
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING, STATES
-from offbeat.collect.sendable import check_sendable
 from offbeat.collect.worker_process import Job
 from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.errors import CheckpointError, UsageError
@@ -26,7 +26,6 @@ from offbeat.weights.shared import SharedWeights, weights_layout
 
 SECONDS_BETWEEN_CHECKS = 0.05
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6
-SECONDS_TO_START = 60.0
 MAX_INTERRUPTIONS = 3
 
 SomeSlot = TypeVar("SomeSlot", bound=WorkerSlot[Any])
@@ -44,12 +43,15 @@ class Processes(ABC, Generic[SomeSlot]):
     Workers may join (`add`) and leave (`remove`) at any time. The rows of a worker that has left stay in its store.
     """
 
+    slot_type: type[SomeSlot]
+
     def __init__(self, context: CollectorContext) -> None:
         self._context = context
         self._slots: list[SomeSlot] = []
         self._left: list[SomeSlot] = []
         self._workers, self._first_env = itertools.count(), 0
         self._note: Callable[[str], None] = print
+        self._trace_file: tuple[Path, bool] | None = None
         self._weights: SharedWeights | None = None
         self._memory: Memory | None = None  # where the weights are
         self._next_check = 0.0
@@ -63,10 +65,6 @@ class Processes(ABC, Generic[SomeSlot]):
         except BaseException:
             self.close()
             raise
-
-    @abstractmethod
-    def _make_slot(self, worker: int, first_env: int, num_envs: int, total_envs: int) -> SomeSlot:
-        """A slot with its store in shared memory."""
 
     @abstractmethod
     def allow(self, steps: int) -> None: ...
@@ -104,7 +102,7 @@ class Processes(ABC, Generic[SomeSlot]):
         return self._slots + self._left
 
     def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
-        self._note = note
+        self._note, self._trace_file = note, trace.file
 
     # Joining and leaving.
 
@@ -118,7 +116,9 @@ class Processes(ABC, Generic[SomeSlot]):
         context, first_env = self._context, self._first_env
         check_sendable(context.make_vector(first_env, num_envs), context.make_policy(first_env, num_envs))
         check_sendable(context.reward_shaping)
-        slot = self._make_slot(next(self._workers), first_env, num_envs, total_envs)
+        worker = next(self._workers)
+        plan = context.experience.plan(worker, num_envs, total_envs)
+        slot = self.slot_type.create(worker, first_env, num_envs, plan)
         self._first_env += num_envs
         self._slots.append(slot)
         context.experience.attach(slot.store)
@@ -187,12 +187,8 @@ class Processes(ABC, Generic[SomeSlot]):
         starts = slot.child.boots
         generator = context.generator(slot.worker, starts) if slot.state is None else slot.state[1]["generator"]
         return Job(
-            worker=slot.worker,
-            boot=boot,
-            make_vector=context.make_vector(slot.first_env, slot.num_envs),
-            make_policy=context.make_policy(slot.first_env, slot.num_envs),
-            schema=context.experience.schema,
-            first_env=slot.first_env,
+            name=slot.child.name,
+            make_stepper=context.stepper_maker(slot.first_env, slot.num_envs, worker=slot.worker, boot=boot),
             num_envs=slot.num_envs,
             plan=slot.plan,
             store=slot.memory,
@@ -201,10 +197,7 @@ class Processes(ABC, Generic[SomeSlot]):
             layout=self._layout,
             generator=dict(generator),
             state=slot.state,
-            random_steps=context.random_steps,
-            reward_shaping=context.reward_shaping,
-            total_steps=context.total_steps,
-            trace=context.recording.trace,
+            trace=self._trace_file,
             wants_infos=context.wants_infos,
         )
 
@@ -265,8 +258,7 @@ class Processes(ABC, Generic[SomeSlot]):
         """Interrupts the environment of a worker that hangs, and kills the process if that does not help."""
         if slot.child.pid is None:
             return
-        seconds, hang = (time.monotonic_ns() - slot.control.heartbeat) / 1e9, self._context.hang_seconds
-        limit = max(hang, SECONDS_TO_START) if slot.control.state == STARTING else hang
+        seconds, limit = slot.control.silent_seconds, slot.control.timeout(self._context.hang_seconds)
         report = f"{slot.child.name} has not moved for {seconds:.0f} s"
         if seconds < limit:
             slot.interruptions = 0
@@ -322,21 +314,16 @@ class Processes(ABC, Generic[SomeSlot]):
         restarts = sum(slot.child.restarts for slot in slots) if self._weights is not None else 0
         return CollectorReport(
             numbers={"learner_waited": self._waited, "collectors_waited": workers_waited, "restarts": restarts},
-            processes=[self._status(slot) for slot in self._slots if self._weights is not None],
+            processes=[
+                slot.control.status(slot.child.name, slot.child.pid, STATES[slot.control.state])
+                for slot in self._slots
+                if self._weights is not None
+            ],
             waits={"learner": self._waited, "collectors": workers_waited},
             restarts=restarts,
             restarted_environments=sum(slot.control.restarted_environments for slot in slots),
             lost={"quarantined_rows": sum(slot.control.quarantined_rows for slot in slots)},
         )
-
-    @staticmethod
-    def _status(slot: SomeSlot) -> dict[str, Any]:
-        return {
-            "name": slot.child.name,
-            "pid": slot.child.pid,
-            "state": STATES[slot.control.state],
-            "heartbeat": time.time() - (time.monotonic_ns() - slot.control.heartbeat) / 1e9,
-        }
 
     def close(self) -> None:
         if not self._closed:

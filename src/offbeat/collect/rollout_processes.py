@@ -8,12 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 from offbeat.collect.collector import CollectorReport, CollectorState
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.processes import Processes
-from offbeat.collect.worker_slot import WorkerSlot, make_shared
+from offbeat.collect.stepper import UNLIMITED
+from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.replay.queue import Rollout, RolloutQueue
-from offbeat.replay.stores import QueuePlan
 from offbeat.types import Array, Chunk, Episode
 
-UNLIMITED = 1 << 62
 SEVERAL_WORKERS = -1
 """`Chunk.worker` of rows that several workers made. Such chunks have one sequence of their own, with boot 0."""
 
@@ -43,10 +42,6 @@ class QueueSlot(WorkerSlot[RolloutQueue]):
     restored: int = 0
 
     @property
-    def queue(self) -> RolloutQueue:
-        return self.store
-
-    @property
     def stored(self) -> int:
         return self.store.written
 
@@ -58,17 +53,12 @@ class RolloutProcesses(Processes[QueueSlot]):
     only when `allow` is called again.
     """
 
+    slot_type = QueueSlot
+
     def __init__(self, context: CollectorContext, consumer: RolloutConsumer) -> None:
         self._consumer, self._synchronous = consumer, context.synchronous
         self._turn = self._allowed = self._joint_rows = 0
         super().__init__(context)
-
-    def _make_slot(self, worker: int, first_env: int, num_envs: int, total_envs: int) -> QueueSlot:
-        plan = self._context.experience.plan(worker, num_envs, total_envs)
-        assert isinstance(plan, QueuePlan)
-        memory, control, control_memory = make_shared(plan, num_envs)
-        store = plan.open(memory.map())
-        return QueueSlot(worker, first_env, num_envs, plan, store, memory, control, control_memory)
 
     def oldest_version(self) -> None:
         """None: rollouts that are too old are dropped, so the learner never waits for them."""
@@ -80,14 +70,14 @@ class RolloutProcesses(Processes[QueueSlot]):
             if polled > steps:
                 slot.control.permit = 0
             elif self._synchronous:
-                slot.control.permit = slot.queue.counts().taken + 1
+                slot.control.permit = slot.store.counts().taken + 1
             else:
                 slot.control.permit = UNLIMITED
 
     def _new_chunks(self) -> list[Chunk]:
         for slot in self._all_slots:
             slot.episodes += self._finished(slot, slot.control.episodes_sent)  # always: a full ring blocks the worker
-            slot.queue.discard(self._consumer.oldest())
+            slot.store.discard(self._consumer.oldest())
         if self.polled_rows > self._allowed or not self._consumer.wants():
             return []
         taken = self._take_all() if self._synchronous else self._take_one()
@@ -106,7 +96,7 @@ class RolloutProcesses(Processes[QueueSlot]):
         chunk.worker, chunk.boot, chunk.sequence = key
         if len(taken) > 1:
             self._joint_rows += len(chunk)
-        chunk.calls = first.queue.steps
+        chunk.calls = first.store.steps
         for slot in self._all_slots:
             chunk.finished += tuple(slot.episodes)
             slot.episodes.clear()
@@ -118,19 +108,19 @@ class RolloutProcesses(Processes[QueueSlot]):
         for _ in slots:
             slot = slots[self._turn % len(slots)]
             self._turn += 1
-            if (rollout := slot.queue.take()) is not None:
+            if (rollout := slot.store.take()) is not None:
                 return [(slot, rollout)]
         return []
 
     def _take_all(self) -> list[tuple[QueueSlot, Rollout]]:
         """One rollout of each worker, and what workers that have left still have."""
-        if any(slot.queue.counts().full == 0 for slot in self._slots):
+        if any(slot.store.counts().full == 0 for slot in self._slots):
             return []
-        taken = [(slot, slot.queue.take()) for slot in self._all_slots]
+        taken = [(slot, slot.store.take()) for slot in self._all_slots]
         return [(slot, rollout) for slot, rollout in taken if rollout is not None]
 
     def report(self) -> CollectorReport:
-        counts = [slot.queue.counts() for slot in self._all_slots]
+        counts = [slot.store.counts() for slot in self._all_slots]
         lost = {
             "dropped_rollouts": sum(each.dropped for each in counts),
             "stale_rollouts": sum(each.stale for each in counts),

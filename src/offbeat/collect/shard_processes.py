@@ -10,10 +10,9 @@ from offbeat.collect.collector import CollectorState
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING
 from offbeat.collect.processes import SHORTEST_SLEEP, Processes
-from offbeat.collect.worker_slot import WorkerSlot, WorkerState, make_shared
+from offbeat.collect.worker_slot import WorkerSlot, WorkerState
 from offbeat.memory import fence
 from offbeat.replay.shard import Shard
-from offbeat.replay.stores import ShardPlan
 from offbeat.types import Array, Chunk
 
 SECONDS_FOR_SNAPSHOT = 5.0
@@ -24,10 +23,6 @@ class ShardSlot(WorkerSlot[Shard]):
     """A worker with a shard. polled_calls: vector steps that belong to the rows polled."""
 
     polled_calls: int = 0
-
-    @property
-    def shard(self) -> Shard:
-        return self.store
 
     @property
     def stored(self) -> int:
@@ -41,24 +36,19 @@ class ShardProcesses(Processes[ShardSlot]):
     `collect_ahead` permits. synchronous: no new permit is given before the rows of all earlier ones are polled.
     """
 
+    slot_type = ShardSlot
+
     def __init__(self, context: CollectorContext) -> None:
         self._max_permits = 1 if context.synchronous else context.collect_ahead
         self._synchronous, self._snapshots = context.synchronous, 0
         super().__init__(context)
 
-    def _make_slot(self, worker: int, first_env: int, num_envs: int, total_envs: int) -> ShardSlot:
-        plan = self._context.experience.plan(worker, num_envs, total_envs)
-        assert isinstance(plan, ShardPlan)
-        memory, control, control_memory = make_shared(plan, num_envs)
-        store = plan.open(memory.map())
-        return ShardSlot(worker, first_env, num_envs, plan, store, memory, control, control_memory)
-
     def oldest_version(self) -> int | None:
         """Of a worker that is making a step, or of a stored row that is not polled yet."""
         acting = [slot.control.version for slot in self._slots if slot.control.state == BUSY]
         for slot in self._all_slots:
-            if slot.polled < slot.shard.committed:
-                acting.append(int(slot.shard.column("version")[slot.polled % slot.shard.capacity]))
+            if slot.polled < slot.store.committed:
+                acting.append(int(slot.store.column("version")[slot.polled % slot.store.capacity]))
         return min(acting, default=None)
 
     def allow(self, steps: int) -> None:
@@ -70,9 +60,9 @@ class ShardProcesses(Processes[ShardSlot]):
         # afterwards. So a step that is stored in between counts twice, which is safe, and never not at all.
         ahead = [(slot.control.permit - slot.control.stored_calls, slot) for slot in self._slots]
         fence()
-        if self._synchronous and any(left or slot.polled < slot.shard.committed for left, slot in ahead):
+        if self._synchronous and any(left or slot.polled < slot.store.committed for left, slot in ahead):
             return
-        made = self._earlier_rows + sum(slot.shard.committed for slot in self._all_slots)
+        made = self._earlier_rows + sum(slot.store.committed for slot in self._all_slots)
         planned = made + sum(slot.num_envs * max(0, left) for left, slot in ahead)
         while planned <= steps and ahead:
             # The fewest permits left first; among equals the worker that was given the fewest so far.
@@ -84,7 +74,7 @@ class ShardProcesses(Processes[ShardSlot]):
             planned += slot.num_envs
 
     def _new_chunks(self) -> list[Chunk]:
-        return [chunk for slot in self._all_slots for chunk in self._take(slot, slot.shard.committed)]
+        return [chunk for slot in self._all_slots for chunk in self._take(slot, slot.store.committed)]
 
     def _take(self, slot: ShardSlot, until: int, episodes: int | None = None, calls: int | None = None) -> list[Chunk]:
         """The rows up to `until`, with their episodes and vector steps; each chunk is of one boot."""
@@ -92,7 +82,7 @@ class ShardProcesses(Processes[ShardSlot]):
         while slot.polled < until:
             boot, end = slot.boot_of(slot.polled)
             stop = until if end is None else min(end, until)
-            for chunk in slot.shard.view(slot.polled, stop):
+            for chunk in slot.store.view(slot.polled, stop):
                 chunk.boot = boot
                 chunks.append(chunk)
             slot.polled = stop
@@ -116,10 +106,10 @@ class ShardProcesses(Processes[ShardSlot]):
             slot.control.snapshot_requested = self._snapshots
         until = time.monotonic() + SECONDS_FOR_SNAPSHOT
         arrays: dict[str, Array] = {}
-        values, chunks = [], [chunk for slot in self._left for chunk in self._take(slot, slot.shard.committed)]
+        values, chunks = [], [chunk for slot in self._left for chunk in self._take(slot, slot.store.committed)]
         for slot in self._slots:
             state = self._receive_state(slot, until)
-            rows, episodes, calls, own = slot.shard.committed, None, None, None
+            rows, episodes, calls, own = slot.store.committed, None, None, None
             if state is not None:
                 arrays |= {f"{slot.worker}/{name}": array for name, array in state[0].items()}
                 own = state[1]
@@ -131,7 +121,7 @@ class ShardProcesses(Processes[ShardSlot]):
 
     def _receive_state(self, slot: ShardSlot, until: float) -> WorkerState | None:
         """What the worker reports, or where it is to continue if it has not begun. `_supervise` handles its crashes."""
-        begun = slot.state is None or slot.shard.committed != slot.state[1]["rows"]
+        begun = slot.state is None or slot.store.committed != slot.state[1]["rows"]
         if not begun and (self._weights is None or slot.control.state == STARTING):
             return slot.state
         while self._weights is not None and slot.child.alive and time.monotonic() < until:
@@ -147,5 +137,5 @@ class ShardProcesses(Processes[ShardSlot]):
 
     def _restore_slot(self, slot: ShardSlot, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         """The rows are in the shard already."""
-        slot.shard.cut_gaps()
+        slot.store.cut_gaps()
         slot.state = None if values["state"] is None else (arrays, values["state"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from offbeat.types import Array, Observation, Step
 NO_EXTRAS: Mapping[str, Array] = {}
 
 
-@dataclass(frozen=True)
-class VectorStep:
+class VectorStep(NamedTuple):
     """One vector step: the action (N, A), the policy's extras, the environments' step, and the next carry (N, C)."""
 
     action: Array

@@ -60,7 +60,7 @@ class Stepper:
         self.trace: Trace = NO_TRACE
         self.note: Callable[[str], None] = _ignore
         self._random_steps, self._shaping, self._total_steps = random_steps, reward_shaping, total_steps
-        self._first_env, self._worker, self._boot = first_env, worker, boot
+        self.first_env, self._worker, self._boot = first_env, worker, boot
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
         self._need_extras = bool(self._extras)
@@ -128,7 +128,7 @@ class Stepper:
             if before_write is not None:
                 before_write(chunk, step)
             for fault in step.faults:  # the episode of a restarted environment ended at its last good step
-                writer.cut(self._first_env + fault.env)
+                writer.cut(self.first_env + fault.env)
             writer.write(chunk, valid, self.version)
         return chunk
 
@@ -200,3 +200,15 @@ class Stepper:
 
     def close(self) -> None:
         self.vector.close()
+
+
+def make_stepper(
+    make_vector: Callable[[], Vector],
+    make_policy: Callable[[], Policy],
+    schema: Schema,
+    writer: Writer,
+    rng: np.random.Generator,
+    **options: Any,
+) -> Stepper:
+    """Makes the environments and the policy of a stepper, too. options: as for `Stepper`."""
+    return Stepper(make_vector(), make_policy(), schema, writer, rng, **options)

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 from offbeat.collect.children import Parent
+from offbeat.collect.context import StepperMaker
 from offbeat.collect.control import BUSY, WAITING, Control
-from offbeat.collect.shaping import Shaping
-from offbeat.collect.stepper import Stepper
 from offbeat.collect.worker_slot import WorkerState
 from offbeat.envs.infos import portable
-from offbeat.envs.vector import Vector
 from offbeat.errors import EnvironmentHung
 from offbeat.memory import Memory, fence
-from offbeat.policies import Policy
 from offbeat.replay.stores import StorePlan
-from offbeat.trace import NO_TRACE, Trace, Tracer
-from offbeat.types import Chunk, RecoveredFault, Schema, Step
+from offbeat.trace import Trace, open_trace
+from offbeat.types import Chunk, RecoveredFault, Step
 from offbeat.weights.shared import SharedWeights, WeightsLayout
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 4e-3
@@ -41,12 +38,8 @@ class Job:
     wants_infos: whether to send the final infos of episodes.
     """
 
-    worker: int
-    boot: int
-    make_vector: Callable[[], Vector]
-    make_policy: Callable[[], Policy]
-    schema: Schema
-    first_env: int
+    name: str
+    make_stepper: StepperMaker
     num_envs: int
     plan: StorePlan
     store: Memory
@@ -55,9 +48,6 @@ class Job:
     layout: WeightsLayout
     generator: dict[str, Any]
     state: WorkerState | None
-    random_steps: int
-    reward_shaping: Shaping | None
-    total_steps: int
     trace: tuple[Path, bool] | None
     wants_infos: bool = False
 
@@ -72,24 +62,10 @@ class Worker:
         self._weights, self._loaded = SharedWeights(job.layout, job.weights.map()), 0
         self._rng = np.random.Generator(np.random.PCG64())
         self._rng.bit_generator.state = job.generator
-        self._vector = job.make_vector()
-        signal.signal(signal.SIGUSR1, self._interrupt)
         self._writer = job.plan.writer(job.plan.open(job.store.map()))
-        self._stepper = Stepper(
-            self._vector,
-            job.make_policy(),
-            job.schema,
-            self._writer,
-            self._rng,
-            random_steps=job.random_steps,
-            reward_shaping=job.reward_shaping,
-            total_steps=job.total_steps,
-            first_env=job.first_env,
-            worker=job.worker,
-            boot=job.boot,
-        )
-        self._stepper.trace = trace
-        self._first_env, self._wants_infos = job.first_env, job.wants_infos
+        self._stepper = job.make_stepper(self._writer, self._rng)
+        self._stepper.trace, self._wants_infos = trace, job.wants_infos
+        signal.signal(signal.SIGUSR1, self._interrupt)
         self._begin(job.state)
         control.stored_calls = control.calls  # a killed process may have counted a call whose rows it did not store
 
@@ -101,7 +77,7 @@ class Worker:
         else:
             self._writer.cut()  # the episodes of the process before this one do not continue
             control.next_episodes[:] = int(control.next_episodes.max()) + 1
-            if self._first_env == control.calls == 0:
+            if self._stepper.first_env == control.calls == 0:
                 self._stepper.note = lambda sentence: self._parent.send("note", sentence)
             self._stepper.begin(int(control.next_episodes[0]))
 
@@ -131,7 +107,7 @@ class Worker:
         if self._writer.may_change_weights and self._weights.count != self._loaded:
             with self._trace("weights"):
                 self._loaded = self._weights.count
-                publication, _ = self._weights.newest()
+                publication = self._weights.newest()
                 stepper.load(publication)
                 control.version = publication.version
         stepper.other_rows = control.other_rows
@@ -196,12 +172,12 @@ class Worker:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles the parent's signal after `hang_seconds`: ends the step if the environment's own code is running."""
-        if self._vector.stepping:
+        if self._stepper.vector.stepping:
             raise EnvironmentHung("it took too long, and was interrupted")
 
 
 def work(parent: Parent, job: Job) -> None:
-    trace = NO_TRACE if job.trace is None else Tracer(job.trace[0], f"collector {job.worker}", cpu=job.trace[1])
+    trace = open_trace(job.trace, job.name)
     try:
         with trace("start"):
             worker = Worker(parent, job, trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from offbeat.collect.children import Child
 from offbeat.collect.control import Control
@@ -49,6 +49,24 @@ class WorkerSlot(ABC, Generic[SomeStore]):
     closed: bool = False
     child: Child = field(init=False, repr=False)
 
+    @classmethod
+    def create(cls, worker: int, first_env: int, num_envs: int, plan: StorePlan) -> Self:
+        """A slot with shared memory for its store, and for a control block of which no episode has begun."""
+        try:
+            memory = Memory.create(plan.nbytes)
+        except (OSError, OverflowError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # there is memory, but no file descriptor is left
+            raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.1f} GiB of memory: {error}; use less") from error
+        try:
+            control_memory = Memory.create(Control.nbytes(num_envs))
+        except BaseException:
+            memory.close()
+            raise
+        control, store = Control(num_envs, control_memory.map()), cast(SomeStore, plan.open(memory.map()))
+        control.next_episodes[:] = -1
+        return cls(worker, first_env, num_envs, plan, store, memory, control, control_memory)
+
     @property
     @abstractmethod
     def stored(self) -> int:
@@ -77,21 +95,3 @@ class WorkerSlot(ABC, Generic[SomeStore]):
             self.closed = True
             self.memory.close()
             self.control_memory.close()
-
-
-def make_shared(plan: StorePlan, num_envs: int) -> tuple[Memory, Control, Memory]:
-    """Shared memory for a store, and a control block of which no episode has begun, with its memory."""
-    try:
-        memory = Memory.create(plan.nbytes)
-    except (OSError, OverflowError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # there is memory, but no file descriptor is left
-        raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.1f} GiB of memory: {error}; use less") from error
-    try:
-        control_memory = Memory.create(Control.nbytes(num_envs))
-    except BaseException:
-        memory.close()
-        raise
-    control = Control(num_envs, control_memory.map())
-    control.next_episodes[:] = -1
-    return memory, control, control_memory

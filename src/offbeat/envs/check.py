@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ def check_env(
     except (OffbeatError, AttributeError) as error:
         _close([each for each in made if hasattr(each, "close")])
         return [Finding("error", str(error), "correct the code that creates the environment")]
-    findings = _check_spaces(*spaces, keys)
+    findings = list(_check_spaces(*spaces, keys))
     first = run_trial(envs[0], steps, seed, _limit(envs[0], source), mask_key)
     findings += [Finding(*each) for each in first.findings]
     findings += _check_rewards_and_ends(first, steps)
@@ -96,79 +96,52 @@ def _limit(env: Any, source: EnvSource) -> int | None:
     return source.limit if source.limit is not None else env.spec.max_episode_steps if env.spec is not None else None
 
 
-def _check_spaces(observation_space: Any, action_space: Any, keys: Keys) -> list[Finding]:
+def _check_spaces(observation_space: Any, action_space: Any, keys: Keys) -> Iterator[Finding]:
     problems = observation_problems(observation_space, *keys)
-    findings = [Finding("error", problem.what, problem.remedy) for problem in problems]
     if not problems:
-        findings += _check_images(read_observation_space(observation_space, *keys).layout.images)
-    problems = action_problems(action_space)
-    findings += [Finding("error", problem.what, problem.remedy) for problem in problems]
-    if problems or not hasattr(action_space, "low"):
-        return findings
+        yield from _check_images(read_observation_space(observation_space, *keys).layout.images)
+    unusable = action_problems(action_space)
+    for problem in (*problems, *unusable):
+        yield Finding("error", problem.what, problem.remedy)
+    if unusable or not hasattr(action_space, "low"):
+        return
     low, high = action_space.low.ravel(), action_space.high.ravel()
     if not np.array_equal(low, -high):
         at = int(np.flatnonzero(low != -high)[0])
-        findings.append(
-            Finding(
-                "note",
-                f"action dimension {at} ranges from {low[at]:g} to {high[at]:g}, which is not "
-                f"symmetric around 0, so an untrained policy acts around {(low[at] + high[at]) / 2:g}",
-                "no change is needed if that is a good neutral action; otherwise choose bounds around one",
-            )
+        yield Finding(
+            "note",
+            f"action dimension {at} ranges from {low[at]:g} to {high[at]:g}, which is not "
+            f"symmetric around 0, so an untrained policy acts around {(low[at] + high[at]) / 2:g}",
+            "no change is needed if that is a good neutral action; otherwise choose bounds around one",
         )
     largest = float(max(np.abs(low).max(), np.abs(high).max()))
     if largest > LARGE_ACTION:
-        findings.append(
-            Finding(
-                "note",
-                f"actions reach {largest:g}; the policy's [-1, 1] is scaled to that whole range",
-                "narrow the bounds to the useful range",
-            )
-        )
-    return findings
+        what = f"actions reach {largest:g}; the policy's [-1, 1] is scaled to that whole range"
+        yield Finding("note", what, "narrow the bounds to the useful range")
 
 
-def _check_images(images: Sequence[Leaf]) -> list[Finding]:
-    return [
-        Finding(
+def _check_images(images: Sequence[Leaf]) -> Iterator[Finding]:
+    for image in images:
+        yield Finding(
             "error",
             f"the observation {image.name!r} is an image {image.shape}, but this version has no pixel encoder and "
             "passes no images to your own networks, so training would refuse it",
             "flatten it with gymnasium.wrappers.FlattenObservation as env_wrapper, or remove it",
         )
-        for image in images
-    ]
 
 
-def _check_rewards_and_ends(trial: Trial, steps: int) -> list[Finding]:
-    """Findings about rewards and episode ends."""
-    findings = []
+def _check_rewards_and_ends(trial: Trial, steps: int) -> Iterator[Finding]:
     rewards = np.abs(trial.rewards)
     if len(rewards) and not rewards.any():
-        findings.append(
-            Finding(
-                "note",
-                f"every reward of {len(rewards)} random steps was 0",
-                "no change is needed if rewards are sparse; otherwise check that step returns the reward",
-            )
-        )
+        what = f"every reward of {len(rewards)} random steps was 0"
+        remedy = "no change is needed if rewards are sparse; otherwise check that step returns the reward"
+        yield Finding("note", what, remedy)
     if len(rewards) and rewards.max() > LARGE_REWARD:
-        findings.append(
-            Finding(
-                "note",
-                f"rewards reach {rewards.max():g} in size, which causes large critic errors",
-                "scale them in the environment, or with reward_scale or normalise_rewards",
-            )
-        )
+        what = f"rewards reach {rewards.max():g} in size, which causes large critic errors"
+        yield Finding("note", what, "scale them in the environment, or with reward_scale or normalise_rewards")
     if trial.completed and trial.endless:
-        findings.append(
-            Finding(
-                "note",
-                f"no episode ended within {steps} random steps, and the environment has no time limit",
-                "set max_episode_steps if episodes should end",
-            )
-        )
-    return findings
+        what = f"no episode ended within {steps} random steps, and the environment has no time limit"
+        yield Finding("note", what, "set max_episode_steps if episodes should end")
 
 
 def _check_determinism(first: Trial, second: Trial, can_save_state: bool) -> list[Finding]:
@@ -216,7 +189,7 @@ def _check_as_in_training(envs: list[Any], source: EnvSource, keys: Keys, steps:
 
 def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) -> list[Finding]:
     keys = options["state_key"], options["mask_key"]
-    findings = _check_spaces(env.single_observation_space, env.single_action_space, keys)
+    findings = list(_check_spaces(env.single_observation_space, env.single_action_space, keys))
     if any(finding.severity == "error" for finding in findings):
         return findings
     rng = np.random.default_rng(seed)
@@ -227,14 +200,9 @@ def _check_batched(env: Any, steps: int, seed: int, options: Mapping[str, Any]) 
             mask = vector.step(vector.spec.random_actions(rng, vector.num_envs, mask)).observation.mask
     except OffbeatError as error:
         findings.append(Finding("error", str(error), "correct the VectorEnv; training would stop here"))
-    findings.append(
-        Finding(
-            "note",
-            "a VectorEnv cannot be rebuilt, so a resumed run starts new episodes and is not exact",
-            "for an exact resume, use an id or a factory that creates a single environment",
-        )
-    )
-    return findings
+    what = "a VectorEnv cannot be rebuilt, so a resumed run starts new episodes and is not exact"
+    remedy = "for an exact resume, use an id or a factory that creates a single environment"
+    return [*findings, Finding("note", what, remedy)]
 
 
 def _close(envs: list[Any]) -> list[Finding]:

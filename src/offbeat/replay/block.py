@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from offbeat.types import Array, Packed, Schema
 
 NO_COLUMNS: Mapping[str, Array] = {}
-ALIGNMENT = 64
-
-ArrayPlacement = tuple[int, int, tuple[int, ...], np.dtype[Any]]
-"""An array's position in a buffer: start and length in bytes, shape, dtype."""
-
-
-def lay_out(parts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[list[ArrayPlacement], int]:
-    """Places arrays of these shapes and dtypes one after the other, each aligned; returns them and the total size."""
-    layout, start = [], 0
-    for shape, dtype in parts:
-        length = math.prod(shape) * dtype.itemsize
-        layout.append((start, length, shape, dtype))
-        start += -(-length // ALIGNMENT) * ALIGNMENT
-    return layout, start
 
 
 class Block:

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from offbeat.memory import fence
-from offbeat.replay.block import ArrayPlacement, lay_out, pack
+from offbeat.memory import ArrayLayout, fence
+from offbeat.replay.block import pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
 WhenFull = Literal["block", "drop-oldest"]
@@ -108,7 +108,7 @@ class RolloutQueue:
     @staticmethod
     def nbytes(schema: Schema, steps: int, num_envs: int, slots: int) -> int:
         """The buffer size that a queue needs: its words, then the slots."""
-        return 8 * _WORDS + slots * _layout(schema, steps, num_envs)[1]
+        return 8 * _WORDS + slots * _layout(schema, steps, num_envs).nbytes
 
     # The writer's side.
 
@@ -263,10 +263,7 @@ class _Slot:
 
     def __init__(self, schema: Schema, steps: int, num_envs: int, block: Array) -> None:
         self.block = block
-        head, self.valid, self.rows, *beside = (
-            block[start : start + length].view(dtype).reshape(shape)
-            for start, length, shape, dtype in _layout(schema, steps, num_envs)[0]
-        )
+        head, self.valid, self.rows, *beside = _layout(schema, steps, num_envs).views(block)
         self.head, self._bytes = head.data, self.rows.reshape(-1).view(np.uint8).data
         self._width = num_envs * schema.row.itemsize
         self._beside = {field.name: array for field, array in zip(schema.unpacked, beside, strict=True)}
@@ -294,13 +291,8 @@ def _spread(rows: Packed, valid: Array) -> Packed:
     return row, packed, len(valid), {name: spread(column) for name, column in beside.items()}
 
 
-def _layout(schema: Schema, steps: int, num_envs: int) -> tuple[list[ArrayPlacement], int]:
-    """The placement of every array in a slot, and the slot's size."""
+def _layout(schema: Schema, steps: int, num_envs: int) -> ArrayLayout:
+    """A slot's arrays: head, valid, rows, then the fields beside them."""
     lead = steps, num_envs
-    parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = [
-        ((_HEAD,), np.dtype(np.int64)),
-        (lead, np.dtype(bool)),
-        (lead, schema.row),
-        *(((*lead, *each.shape), np.dtype(each.dtype)) for each in schema.unpacked),
-    ]
-    return lay_out(parts)
+    beside = (((*lead, *each.shape), np.dtype(each.dtype)) for each in schema.unpacked)
+    return ArrayLayout([((_HEAD,), np.dtype(np.int64)), (lead, np.dtype(bool)), (lead, schema.row), *beside])

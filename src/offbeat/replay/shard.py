@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from offbeat.errors import CheckpointError
-from offbeat.memory import fence
-from offbeat.replay.block import ArrayPlacement, lay_out, pack
+from offbeat.memory import ArrayLayout, fence
+from offbeat.replay.block import pack
 from offbeat.types import Array, Chunk, Packed, Schema
 
 _FIRST, _WRITING, _COMMITTED = 0, 1, 2  # cursors in the 64-byte header; the rest of it is unused
@@ -41,14 +41,13 @@ class Shard:
         if capacity < 1:
             raise ValueError(f"capacity={capacity} is out of range: it must be at least 1")
         self.schema, self.capacity, self.worker, self.boot = schema, capacity, worker, boot
-        layout, total = _layout(schema, capacity)
+        layout = _layout(schema, capacity)
         # np.zeros maps pages only when they are first written, so the unused part of a large ring takes no memory.
-        memory = np.zeros(total, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8, count=total)
+        size = layout.nbytes
+        memory = np.zeros(size, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8, count=size)
         if not memory.flags.writeable:
             raise ValueError("the shard's buffer is read-only; pass a writable one")
-        header, self._rows, *others = (
-            memory[start : start + length].view(dtype).reshape(shape) for start, length, shape, dtype in layout
-        )
+        header, self._rows, *others = layout.views(memory)
         # Plain memory views: for so few bytes, a NumPy assignment takes several times as long.
         self._cursors, self._bytes = header.data, self._rows.view(np.uint8).data
         self._row, self._width = schema.row, schema.row.itemsize
@@ -59,7 +58,7 @@ class Shard:
     @staticmethod
     def nbytes(schema: Schema, capacity: int) -> int:
         """The buffer size that a shard needs: header, packed rows, other fields, each 64-byte aligned."""
-        return _layout(schema, capacity)[1]
+        return _layout(schema, capacity).nbytes
 
     @property
     def committed(self) -> int:
@@ -203,8 +202,7 @@ class Shard:
             self._cursors[cursor] = sequence
 
 
-def _layout(schema: Schema, capacity: int) -> tuple[list[ArrayPlacement], int]:
-    """The placement of every array in the buffer, header and rows first, and the buffer's size."""
-    parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((8,), np.dtype(np.int64)), ((capacity,), schema.row)]
-    parts += [((capacity, *each.shape), np.dtype(each.dtype)) for each in schema.unpacked]
-    return lay_out(parts)
+def _layout(schema: Schema, capacity: int) -> ArrayLayout:
+    """Header and rows, then the fields beside them."""
+    beside = (((capacity, *each.shape), np.dtype(each.dtype)) for each in schema.unpacked)
+    return ArrayLayout([((8,), np.dtype(np.int64)), ((capacity,), schema.row), *beside])

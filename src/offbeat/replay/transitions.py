@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from offbeat.memory import fence
-from offbeat.replay.links import Links
-from offbeat.replay.nstep import follow, n_step
+from offbeat.replay.nstep import Links, follow, n_step
 from offbeat.replay.shard import Shard
 from offbeat.types import Array, Schema
 
@@ -86,7 +85,7 @@ class TransitionReader:
         first = np.array([oldest for oldest, _ in held]) + [shard.worker << WORKER_SHIFT for shard in self.shards]
         return positions - starts[which] + first[which]
 
-    def read(self, keys: Array, held: Held, shape: Sequence[int]) -> dict[str, Array] | None:
+    def read(self, keys: Array, held: Held, shape: tuple[int, ...]) -> dict[str, Array] | None:
         """The columns of the transitions that start at these rows (B,), each reshaped to (*shape, ...).
 
         None where a writer has reached one of the rows in the meantime: it may be half overwritten; choose again.
@@ -94,10 +93,15 @@ class TransitionReader:
         """
         if len(self.shards) == 1:
             shard, (_, committed) = self.shards[0], held[0]
-            part = self._part(shard, keys - (shard.worker << WORKER_SHIFT), committed)
+            first, reward, discount, last = self._part(shard, keys - (shard.worker << WORKER_SHIFT), committed)
         else:
-            part = self._mixed(keys, held)
-        return None if self._overtaken(keys, held) else self._columns(part, tuple(shape))
+            first, reward, discount, last = self._mixed(keys, held)
+        if self._overtaken(keys, held):
+            return None
+        first, last = first.reshape(shape), last.reshape(shape)
+        columns = {name: first[name] for name in self._first}
+        columns["reward"], columns["discount"] = reward.reshape(shape), discount.reshape(shape)
+        return columns | {name: last[name] for name in self._last}
 
     def _overtaken(self, keys: Array, held: Held) -> bool:
         """Whether a gathered row may be torn. First rows decide for whole chains: a successor is never older."""
@@ -138,10 +142,3 @@ class TransitionReader:
         reward = reward.astype(self._discount.dtype, copy=False)
         total, discount, last = n_step(reward, terminated, truncated | cut, self.gamma)
         return first, total, discount, shard.gather(chain[last, np.arange(len(rows))])
-
-    def _columns(self, part: _Part, shape: tuple[int, ...]) -> dict[str, Array]:
-        first, reward, discount, last = part
-        first, last = first.reshape(shape), last.reshape(shape)
-        columns = {name: first[name] for name in self._first}
-        columns["reward"], columns["discount"] = reward.reshape(shape), discount.reshape(shape)
-        return columns | {name: last[name] for name in self._last}

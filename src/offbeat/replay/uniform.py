@@ -35,7 +35,7 @@ class UniformReplay:
         return len(self._reader)
 
     def ready(self) -> bool:
-        return len(self) > 0
+        return len(self._reader) > 0
 
     def plan(self, worker: int, num_envs: int, total_envs: int) -> ShardPlan:
         """Capacity is shared out by environments."""

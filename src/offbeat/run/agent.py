@@ -224,7 +224,7 @@ class Agent:
             valid = np.zeros(self._num_envs, bool)
             valid[chunk.columns["env"]] = True
         writer.write(chunk, valid, self.learner.updates)
-        self.training.count(chunk)
+        self.training.take(chunk, check_key=False)
 
     def _open(self, num_envs: int) -> Writer:
         """Opens the store that this agent fills, or the one that a checkpoint has brought back."""

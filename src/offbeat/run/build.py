@@ -12,16 +12,14 @@ import numpy as np
 from offbeat import presets
 from offbeat.algorithms.configs import Config
 from offbeat.collect.collector import Collector
-from offbeat.collect.context import CollectorContext, Recording
+from offbeat.collect.context import CollectorContext
 from offbeat.collect.factories import in_process, processes
 from offbeat.envs import Vector
 from offbeat.envs.environment_notes import environment_notes
 from offbeat.errors import UsageError
-from offbeat.memory import Memory
 from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
 from offbeat.references import resolve
-from offbeat.run import evaluator_process
 from offbeat.run.callbacks import Callbacks, combine
 from offbeat.run.compatibility import spaces_of
 from offbeat.run.directory import RunDirectory
@@ -34,7 +32,6 @@ from offbeat.run.training import Training
 from offbeat.run.tuning import ahead
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec
-from offbeat.weights.shared import WeightsLayout
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,6 @@ class Parts:
     evaluator: Evaluator
     callbacks: Callbacks | None
     time_limit: int | None
-    recording: Recording
     remarks: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -65,7 +61,6 @@ class Parts:
             Tracer.begin(path)
             trace = self.training.trace = Tracer(path, "learner", cpu=run.output.trace_cpu)
             self.training.learner.backend.trace_parts(trace)
-            self.recording.trace = path, run.output.trace_cpu
         runner = Runner(self.training, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
         runner.unlimited = self.time_limit is None
         return runner
@@ -86,12 +81,11 @@ def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> 
     evaluator: Evaluator = NoEvaluator()
     if run.evaluation.eval_episodes:
         evaluator = _inline_evaluator(environments, training, vector)
-    recording = Recording()
-    collector = in_process(_context(training, lambda first, count: lambda: vector, vector.num_envs, recording))
+    collector = in_process(_context(training, lambda first, count: lambda: vector, vector.num_envs))
     limit, noticed = vector.spec.max_episode_steps, tuple(environment_notes(vector))
     if isinstance(evaluator, InlineEvaluator):
         limit = evaluator.vector.spec.max_episode_steps
-    return Parts(training, collector, evaluator, callbacks, limit, recording, noticed)
+    return Parts(training, collector, evaluator, callbacks, limit, noticed)
 
 
 def _inline_evaluator(environments: Environments, training: Training, vector: Vector) -> InlineEvaluator:
@@ -111,36 +105,28 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
     config, run = environments.config, environments.config.run
     spec, evaluation, noticed = environments.probe_specs()
     _check_same_spaces(spec, evaluation)
-    training, recording = _training(config, spec, run.environment.num_envs), Recording()
-
-    def evaluate(weights: Memory, control: Memory, layout: WeightsLayout) -> evaluator_process.Job:
-        num_envs = min(run.evaluation.eval_episodes, MAX_EVALUATION_ENVS)
-        return evaluator_process.Job(
-            environments.evaluation_maker(run.evaluation.eval_episodes, run.start.seed),
-            training.policy_factory(num_envs),
-            run.evaluation.eval_episodes,
-            weights,
-            control,
-            layout,
-            recording.trace,
-        )
-
+    training = _training(config, spec, run.environment.num_envs)
     wants_infos = callbacks is not None and callbacks.handles("on_chunk")
     own = run.collection.collector
     make = processes if own == "processes" else resolve(own, "collector")
-    context = _context(training, environments.collector_maker, run.environment.num_envs, recording, wants_infos)
+    context = _context(training, environments.collector_maker, run.environment.num_envs, wants_infos)
     collector: Collector = make(context)
     evaluator: Evaluator = NoEvaluator()
-    if run.evaluation.eval_episodes:
-        evaluator = ProcessEvaluator(evaluate, run.collection.max_crashes, run.collection.hang_seconds)
-    return Parts(training, collector, evaluator, callbacks, evaluation.max_episode_steps, recording, tuple(noticed))
+    if episodes := run.evaluation.eval_episodes:
+        evaluator = ProcessEvaluator(
+            environments.evaluation_maker(episodes, run.start.seed),
+            training.policy_factory(min(episodes, MAX_EVALUATION_ENVS)),
+            episodes,
+            max_crashes=run.collection.max_crashes,
+            hang_seconds=run.collection.hang_seconds,
+        )
+    return Parts(training, collector, evaluator, callbacks, evaluation.max_episode_steps, tuple(noticed))
 
 
 def _context(
     training: Training,
     make_vector: Callable[[int, int], Callable[[], Vector]],
     num_envs: int,
-    recording: Recording,
     wants_infos: bool = False,
 ) -> CollectorContext:
     run = training.config.run
@@ -160,7 +146,6 @@ def _context(
         reward_shaping=_shaping(training.config),
         total_steps=run.length.total_steps,
         wants_infos=wants_infos,
-        recording=recording,
         collectors=run.collection.collectors,
         slack=slack,
         collect_ahead=collect_ahead,

@@ -17,19 +17,11 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import little_endian
+from offbeat.replay.chunkfile import little_endian, required
 from offbeat.replay.segments import SEGMENT_BYTES, SEGMENT_NAME, SHARD_NAME, SavedShard, SegmentFiles, read_rows
 from offbeat.replay.shard import Shard
 from offbeat.run.manifest import ARRAYS, STATE, Manifest, decode_manifest, encode_manifest
-from offbeat.run.snapshot import (
-    Snapshot,
-    decode_arrays,
-    decode_state,
-    encode_arrays,
-    encode_state,
-    logical_parts,
-    to_json,
-)
+from offbeat.run.snapshot import Snapshot, decode_arrays, encode_arrays, from_json, logical_parts, to_json
 
 _FOLDER = re.compile(r"(?P<kind>step|best)-(?P<step>[0-9]{12,18})(-(?P<repeat>[0-9]{1,6}))?")
 _TEMPORARY = ".aside-"
@@ -185,7 +177,8 @@ class Checkpoints:
 
     def _commit(self, kind: str, step: int, snapshot: Snapshot, replay: Mapping[str, SavedShard] | None) -> str:
         """Writes a temporary folder, renames it, and verifies it before `latest` or `best` points to it."""
-        files = {ARRAYS: encode_arrays(snapshot.arrays), STATE: encode_state(snapshot)}
+        state = to_json({"values": snapshot.values, "notes": snapshot.notes})
+        files = {ARRAYS: encode_arrays(snapshot.arrays), STATE: state}
         folder, taken = f"{kind}-{step:012d}", self.names()
         repeat = 1
         while folder in taken:
@@ -292,7 +285,8 @@ class Checkpoints:
             if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
                 raise CheckpointError(f"{path} does not match its manifest: it was truncated or changed")
             contents[name] = (data, str(path))
-        values, notes = decode_state(*contents[STATE])
+        state, where = from_json(*contents[STATE]), contents[STATE][1]
+        values, notes = (required(state, part, dict, where) for part in ("values", "notes"))
         return Snapshot(decode_arrays(*contents[ARRAYS]), values, notes)
 
     def _verify(self, folder: str, *, check_rows: bool = True) -> None:

@@ -15,7 +15,7 @@ from offbeat.envs.vector import Vector
 from offbeat.memory import Memory
 from offbeat.policies import Policy
 from offbeat.run.evaluation import run_episodes
-from offbeat.trace import NO_TRACE, Trace, Tracer
+from offbeat.trace import open_trace
 from offbeat.weights.shared import SharedWeights, WeightsLayout
 
 NICENESS = 5
@@ -38,7 +38,7 @@ class Job:
 def work(parent: Parent, job: Job) -> None:
     """Evaluates the newest weights at each request, until a message other than "evaluate" arrives."""
     os.nice(NICENESS)
-    trace: Trace = NO_TRACE if job.trace is None else Tracer(job.trace[0], "evaluation", cpu=job.trace[1])
+    trace = open_trace(job.trace, "evaluation")
     weights, control = SharedWeights(job.layout, job.weights.map()), Control(1, job.control.map())
 
     def beat() -> bool:
@@ -52,7 +52,7 @@ def work(parent: Parent, job: Job) -> None:
             if parent.receive() != "evaluate":
                 break
         with trace("evaluate"):
-            publication, _ = weights.newest()
+            publication = weights.newest()
             policy.load(publication.weights)
             results = run_episodes(vector, policy, job.episodes, beat)
         assert results is not None  # `beat` never requests a stop

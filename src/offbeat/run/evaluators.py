@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
 from offbeat.collect.control import STARTING, Control
-from offbeat.collect.processes import SECONDS_TO_START
 from offbeat.envs import Vector
 from offbeat.errors import OffbeatError
 from offbeat.memory import Memory
 from offbeat.policies import Policy
 from offbeat.run.evaluation import Evaluation, run_episodes
 from offbeat.run.evaluator_process import Job
+from offbeat.trace import Trace
 from offbeat.weights.publication import Publication
 from offbeat.weights.shared import SharedWeights, WeightsLayout, weights_layout
 
@@ -25,7 +26,7 @@ SECONDS_BETWEEN_POLLS = 0.05
 class Evaluator(Protocol):
     """Evaluates submitted weights on the same episodes each time; results arrive later, in order of submission."""
 
-    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
         """Called once, before anything else. note: tells the user something. stop: whether the run is to stop."""
         ...
 
@@ -64,7 +65,7 @@ class InlineEvaluator:
         self.stop: Callable[[], bool] = lambda: False
         self._results: list[Evaluation] = []
 
-    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
         self.stop = stop
 
     def submit(self, step: int, publication: Publication) -> bool:
@@ -96,7 +97,7 @@ class NoEvaluator:
 
     pending = restarts = 0
 
-    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None: ...
+    def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None: ...
 
     def submit(self, step: int, publication: Publication) -> bool:
         return True
@@ -113,23 +114,30 @@ class NoEvaluator:
 class ProcessEvaluator:
     """Evaluates in a separate process, one evaluation after the other; restarts it if it crashes or hangs.
 
-    make_job: makes the process's job from the memory for weights, the memory for control, and the weights' layout.
-    most_deaths: the run ends after so many crashes in a row. hang_seconds: the timeout for a missing heartbeat.
+    max_crashes: the run ends after so many in a row. hang_seconds: the timeout for a missing heartbeat.
     `note` receives messages for the user.
     """
 
     def __init__(
-        self, make_job: Callable[[Memory, Memory, WeightsLayout], Job], most_deaths: int, hang_seconds: float
+        self,
+        make_vector: Callable[[], Vector],
+        make_policy: Callable[[], Policy],
+        episodes: int,
+        *,
+        max_crashes: int,
+        hang_seconds: float,
     ) -> None:
-        self._make_job, self._most_deaths, self._hang_seconds = make_job, most_deaths, hang_seconds
+        self._make_vector, self._make_policy, self._episodes = make_vector, make_policy, episodes
+        self._max_crashes, self._hang_seconds = max_crashes, hang_seconds
         self.note: Callable[[str], None] = print
+        self._trace_file: tuple[Path, bool] | None = None
         self._waiting: deque[tuple[int, Publication]] = deque()
         self._child: Child | None = None
         self._memories: list[Memory] = []
         self._requested_boot, self._next_poll = 0, 0.0
 
-    def connect(self, *, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
-        self.note = note
+    def connect(self, *, note: Callable[[str], None], trace: Trace, stop: Callable[[], bool]) -> None:
+        self.note, self._trace_file = note, trace.file
 
     @property
     def pending(self) -> int:
@@ -153,10 +161,11 @@ class ProcessEvaluator:
 
         def job() -> Job:
             self._control.state, self._control.heartbeat = STARTING, time.monotonic_ns()
-            return self._make_job(weights, control, layout)
+            memories = weights, control, layout
+            return Job(self._make_vector, self._make_policy, self._episodes, *memories, self._trace_file)
 
         descriptors = [each.descriptor for each in self._memories]
-        return Child("evaluation", "offbeat.run.evaluator_process", job, descriptors, self._most_deaths)
+        return Child("evaluation", "offbeat.run.evaluator_process", job, descriptors, self._max_crashes)
 
     def results(self) -> list[Evaluation]:
         if self._child is None or time.monotonic() < self._next_poll:
@@ -176,24 +185,20 @@ class ProcessEvaluator:
 
     def _request_or_check(self, child: Child) -> None:
         """Requests the next evaluation from the process, or kills the process if the running one timed out."""
-        silent = (time.monotonic_ns() - self._control.heartbeat) / 1e9
-        starting = self._control.state == STARTING
-        timeout = max(self._hang_seconds, SECONDS_TO_START) if starting else self._hang_seconds
+        silent = self._control.silent_seconds
         if self._requested_boot != child.boots:
             self._requested_boot = child.boots
             publication = self._waiting[0][1]
             self._weights.publish(publication.version, publication.weights)
             child.send("evaluate")
-        elif silent > timeout:
+        elif silent > self._control.timeout(self._hang_seconds):
             self.note(f"the evaluation process made no progress for {silent:.0f} s and is killed")
             child.kill()
 
     def processes(self) -> list[dict[str, Any]]:
         if self._child is None:
             return []
-        beat = time.time() - (time.monotonic_ns() - self._control.heartbeat) / 1e9
-        state = "evaluating" if self._waiting else "waiting"
-        return [{"name": "evaluation", "pid": self._child.pid, "state": state, "heartbeat": beat}]
+        return [self._control.status("evaluation", self._child.pid, "evaluating" if self._waiting else "waiting")]
 
     def close(self) -> None:
         if self._child is not None:

@@ -36,10 +36,6 @@ class PolicyLag:
             self.latest_seconds = monotonic() - when
             self._seconds.append(self.latest_seconds)
 
-    def seconds(self) -> dict[str, float]:
-        """The latest lag in seconds, as a metric."""
-        return {"policy_lag_seconds": self.latest_seconds}
-
     def summary(self) -> dict[str, Any]:
         """The latest lag, the largest since the start, and percentiles over the last chunks."""
         numbers: dict[str, Any] = {"updates": self.latest, "most_updates": self.largest}

@@ -74,11 +74,9 @@ def acting_weights(snapshot: Snapshot) -> dict[str, Array]:
         own = select_prefix(learner, "observations/")
         weights |= {f"preprocessor/{name}": array for name, array in own.items()}
     elif "observations/mean" in learner:
-        from offbeat.learn.statistics import RunningMoments
+        from offbeat.learn.statistics import Normaliser
 
-        moments = RunningMoments(len(learner["observations/mean"]))
-        moments.restore(select_prefix(learner, "observations/"))
-        weights["normaliser/mean"] = moments.mean.astype(np.float32)
-        weights["normaliser/scale"] = moments.scale.astype(np.float32)
-        weights["normaliser/clip"] = np.asarray(config["observation_clip"], np.float32)
+        normaliser = Normaliser(len(learner["observations/mean"]), config["observation_clip"])
+        normaliser.restore(select_prefix(learner, "observations/"))
+        weights |= normaliser.acting_arrays()
     return weights

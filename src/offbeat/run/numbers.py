@@ -25,7 +25,7 @@ def metrics(training: Training, progress: Progress, lag: PolicyLag, report: Coll
         "replay": len(training.experience),
         "updates_per_step": training.pace.ratio(progress.step, progress.updates),
         "policy_lag": lag.latest,
-        **lag.seconds(),
+        "policy_lag_seconds": lag.latest_seconds,
         **report.numbers,
         "steps_per_second": progress.steps_per_second,
         "updates_per_second": progress.updates_per_second,

@@ -33,12 +33,11 @@ class Pace(Protocol):
     @property
     def by_steps(self) -> bool: ...
 
-    def due(self, steps: int, updates: int, ready: bool) -> int:
-        """Updates to make now. ready: whether there is something to learn from."""
-        ...
+    def due(self, steps: int, updates: int, oldest_version: int | None = None) -> int:
+        """Updates to make now, if there is something to learn from.
 
-    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
-        """Those of the updates that are due that leave no acting weights too far behind."""
+        oldest_version: of the weights that act at this moment; the updates leave them not too far behind.
+        """
         ...
 
     def ahead(self, updates: int) -> int:
@@ -88,18 +87,16 @@ class RatioPace:
         return self.mode != "held"
 
     @cached_property
-    def _ratio(self) -> Fraction:
+    def _ratio(self) -> tuple[int, int]:
+        """Updates, and the steps that they belong to."""
         written = Fraction(repr(float(self.updates_per_step)))
-        return written.limit_denominator(LARGEST_DENOMINATOR) or written
+        return (written.limit_denominator(LARGEST_DENOMINATOR) or written).as_integer_ratio()
 
-    def due(self, steps: int, updates: int, ready: bool) -> int:
-        if not ready:
-            return 0
+    def due(self, steps: int, updates: int, oldest_version: int | None = None) -> int:
         if self.mode == "free":
-            return ENDLESS if self.warmup_steps <= steps < self.total_steps else 0
-        return max(0, self.planned(steps) - updates)
-
-    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
+            due = ENDLESS if self.warmup_steps <= steps < self.total_steps else 0
+        else:
+            due = max(0, self.planned(steps) - updates)
         most = self.max_policy_lag
         if most is None:
             return due
@@ -109,12 +106,14 @@ class RatioPace:
         return self.covered(updates) + self.slack if self.mode == "held" else ENDLESS
 
     def planned(self, steps: int) -> int:
+        numerator, denominator = self._ratio
         counted = (steps - self.warmup_steps) // self.every * self.every
-        return max(0, counted * self._ratio.numerator // self._ratio.denominator)
+        return max(0, counted * numerator // denominator)
 
     def covered(self, updates: int) -> int:
         """The most steps to which no more than `updates` updates belong."""
-        groups = -(-(updates + 1) * self._ratio.denominator // (self._ratio.numerator * self.every))
+        numerator, denominator = self._ratio
+        groups = -(-(updates + 1) * denominator // (numerator * self.every))
         return self.warmup_steps + groups * self.every - 1
 
     def end(self, steps: int) -> int:
@@ -150,11 +149,8 @@ class RolloutPace:
         """Environment steps of one rollout."""
         return self.steps * self.num_envs
 
-    def due(self, steps: int, updates: int, ready: bool) -> int:
-        return self.group if ready else 0
-
-    def limited(self, due: int, updates: int, oldest_version: int | None) -> int:
-        return due
+    def due(self, steps: int, updates: int, oldest_version: int | None = None) -> int:
+        return self.group
 
     def ahead(self, updates: int) -> int:
         return ENDLESS

@@ -70,7 +70,7 @@ class Runner:
         self._evaluated: tuple[int, int] | None = None  # step and version of the last evaluation that was submitted
         self._evaluated_states: deque[Snapshot] = deque()  # of evaluations whose result is not known yet
         collector.connect(note=self.records.note, trace=trace, stop=stop)
-        evaluator.connect(note=self.records.note, stop=stop)
+        evaluator.connect(note=self.records.note, trace=trace, stop=stop)
 
     def _intervals(self) -> dict[str, int]:
         """Steps between two of each event; 0 for never."""
@@ -172,7 +172,7 @@ class Runner:
         """Takes in what collectors have stored; waits for it only where there is nothing to learn."""
         training = self.training
         self.collector.allow(min(training.pace.ahead(self.progress.updates), self.progress.total_steps - 1))
-        idle = self._updates_allowed() == 0
+        idle = training.pace.synchronous or self._updates_allowed() == 0
         chunks = self.collector.poll(POLL_SECONDS if idle else 0.0)
         with self.trace("take"):
             for chunk in chunks:

@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from offbeat.errors import CheckpointError
-from offbeat.replay.chunkfile import DTYPES, little_endian, required
+from offbeat.replay.chunkfile import DTYPES, little_endian
 from offbeat.types import Array
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -55,16 +55,6 @@ def decode_arrays(data: bytes, where: str) -> dict[str, Array]:
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise CheckpointError(f"{where} is not a safetensors file of plain arrays: {error}") from error
     return {str(name): array for name, array in arrays.items()}
-
-
-def encode_state(snapshot: Snapshot) -> bytes:
-    return to_json({"values": snapshot.values, "notes": snapshot.notes})
-
-
-def decode_state(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Values and notes."""
-    state = from_json(data, where)
-    return required(state, "values", dict, where), required(state, "notes", dict, where)
 
 
 def to_json(value: Any) -> bytes:

@@ -79,10 +79,8 @@ class Training:
             self.experience, self.pace = from_rollouts(
                 self.algorithm, config, spec, lambda: self.learner.updates, num_envs or run.environment.num_envs
             )
-            self._learn = self._learn_rollout
         else:
             self.experience, self.pace = from_replay(config, spec, has_end)
-            self._learn = self._learn_batches
         if has_end:
             self._plan()
         self.learner.check_schedules()
@@ -112,35 +110,31 @@ class Training:
 
     # Data in.
 
-    def take(self, chunk: Chunk) -> bool:
-        """Counts rows that a collector has stored, and updates the normalisers; False for rows counted before."""
-        if not self.ledger.accept(chunk):
+    def take(self, chunk: Chunk, *, check_key: bool = True) -> bool:
+        """Counts stored rows and updates the normalisers; False for rows that were counted before, by their key."""
+        if check_key and not self.ledger.accept(chunk):
             return False
-        self.count(chunk)
-        return True
-
-    def count(self, chunk: Chunk) -> None:
-        """Counts stored rows that are certainly new, and updates the normalisers."""
         self.steps += len(chunk)
         if self.algorithm.learns_from == "replay":
             self.learner.observe(chunk)
         else:
             self.experience.ready()  # takes over the rollout that these rows complete, so that a checkpoint holds it
+        return True
 
     # Updates.
 
     def due(self, oldest_version: int | None = None) -> int:
         """Updates to make now. oldest_version: of the weights that act at this moment, where they may be old."""
         updates, total = self.learner.updates, self.config.run.length.total_updates
-        due = self.pace.due(self.steps, updates, self.experience.ready())
-        due = due if total is None else min(due, total - updates)
-        return self.pace.limited(due, updates, oldest_version)
+        due = self.pace.due(self.steps, updates, oldest_version)
+        if due == 0 or not self.experience.ready():
+            return 0
+        return due if total is None else min(due, total - updates)
 
     def learn(self, count: int) -> int:
         """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
-        return self._learn(count)
-
-    def _learn_batches(self, count: int) -> int:
+        if self.algorithm.learns_from == "rollouts":
+            return self._learn_rollout(count)
         size, made = max(1, ROWS_PER_CALL // cast(Any, self.config.learner).replay.batch_size), 0
         experience, learner = self.experience, self.learner
         if self.pace.by_steps:

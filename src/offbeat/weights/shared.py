@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from offbeat.errors import OffbeatError
-from offbeat.memory import fence
+from offbeat.memory import ArrayLayout, fence
 from offbeat.types import Array, Weights
 from offbeat.weights.publication import Publication
 
 WeightsLayout = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Name, dtype and shape of every array."""
 
-_ALIGNMENT = 64
 _COUNT = 0  # index in the header: the number of publications
-_BEGUN, _ENDED, _VERSION, _CHECKSUM, _TIME = range(5)  # indices in the header of each copy
+_BEGUN, _ENDED, _VERSION, _CHECKSUM = range(4)  # indices in the header of each copy
 _WORDS = 8
 MAX_READ_ATTEMPTS = 1_000
 
@@ -36,18 +33,18 @@ class SharedWeights:
     """
 
     def __init__(self, layout: WeightsLayout, buffer: Any) -> None:
-        self._layout = layout
-        self._offsets, size = _offsets(layout)
+        self._layout, self._arrays = layout, _arrays(layout)
         memory = np.frombuffer(buffer, np.uint8, count=self.nbytes(layout))
         header = 8 * _WORDS
         self._header = memory[:header].view(np.int64).data
-        copies = memory[header:].reshape(2, header + size)
+        copies = memory[header:].reshape(2, -1)
         self._heads = [copy[:header].view(np.int64).data for copy in copies]
         self._bodies = [copy[header:] for copy in copies]
+        self._stores = [self._arrays.views(body) for body in self._bodies]
 
     @staticmethod
     def nbytes(layout: WeightsLayout) -> int:
-        return 8 * _WORDS + 2 * (8 * _WORDS + _offsets(layout)[1])
+        return 8 * _WORDS + 2 * (8 * _WORDS + _arrays(layout).nbytes)
 
     @property
     def count(self) -> int:
@@ -60,47 +57,36 @@ class SharedWeights:
         head, body = self._heads[number % 2], self._bodies[number % 2]
         head[_BEGUN] = number
         fence()
-        for (name, dtype, shape), (start, stop) in zip(self._layout, self._offsets, strict=True):
+        for (name, dtype, shape), store in zip(self._layout, self._stores[number % 2], strict=True):
             array = np.asarray(weights[name])
             if array.dtype.str != dtype or array.shape != shape:
                 raise ValueError(f"{name!r} is {array.dtype} {array.shape}; it must be {np.dtype(dtype)} {shape}")
-            body[start:stop] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        head[_VERSION], head[_TIME], head[_CHECKSUM] = version, time.monotonic_ns(), _checksum(version, body)
+            store[...] = array
+        head[_VERSION], head[_CHECKSUM] = version, _checksum(version, body)
         fence()
         head[_ENDED] = number
         fence()
         self._header[_COUNT] = number
 
-    def newest(self) -> tuple[Publication, int]:
-        """A copy of the newest version, and when it was published (time.monotonic_ns)."""
+    def newest(self) -> Publication:
+        """A copy of the newest version."""
         for _ in range(MAX_READ_ATTEMPTS):
             if (number := self.count) == 0:
                 raise OffbeatError("no weights have been published yet; call publish first")
             head, body = self._heads[number % 2], self._bodies[number % 2].copy()
-            version, checksum, when = head[_VERSION], head[_CHECKSUM], head[_TIME]
+            version, checksum = head[_VERSION], head[_CHECKSUM]
             fence()
             if head[_BEGUN] == head[_ENDED] == number and checksum == _checksum(version, body):
-                return Publication(version, self._named(body)), when
+                names = (name for name, _, _ in self._layout)
+                return Publication(version, dict(zip(names, self._arrays.views(body), strict=True)))
         raise OffbeatError(
             f"the published weights did not match their checksum {MAX_READ_ATTEMPTS} times in a row; the shared memory "
             "is damaged: resume the run from its checkpoint"
         )
 
-    def _named(self, body: Array) -> Mapping[str, Array]:
-        return {
-            name: body[start:stop].view(dtype).reshape(shape)
-            for (name, dtype, shape), (start, stop) in zip(self._layout, self._offsets, strict=True)
-        }
 
-
-def _offsets(layout: WeightsLayout) -> tuple[Sequence[tuple[int, int]], int]:
-    """Start and stop of each array in bytes, aligned, and the total size."""
-    offsets, start = [], 0
-    for _, dtype, shape in layout:
-        length = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        offsets.append((start, start + length))
-        start += -(-length // _ALIGNMENT) * _ALIGNMENT
-    return offsets, start
+def _arrays(layout: WeightsLayout) -> ArrayLayout:
+    return ArrayLayout([(shape, np.dtype(dtype)) for _, dtype, shape in layout])
 
 
 def _checksum(version: int, body: Array) -> int:
