@@ -51,6 +51,7 @@ class BatchedVector:
         self._batch, self._single = Reader(spec, self.num_envs), Reader(spec)
         self._every, self._none = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self.unused_mask = False
+        self.last_infos: dict[str, Any] = {}  # of the last step or reset, as the VectorEnv returned them
         self._seeds: list[int | None] = [None] * self.num_envs
         self._episode = np.zeros(self.num_envs, np.int64)
         self._steps = np.zeros(self.num_envs, np.int64)
@@ -181,10 +182,12 @@ class BatchedVector:
         return raw, infos
 
     def _check_infos(self, infos: Any) -> None:
+        """Keeps infos that are a dict as `last_infos`."""
         try:
             check_info(infos)
         except InvalidValue as error:
             raise self._fault_among_all(str(error)) from error
+        self.last_infos = infos
 
     def _read(self, raw: Any, infos: Any, needed: Array, terminated: Array) -> Observation:
         """Reads a batch of observations. needed: rows that must have a privileged state or a mask in infos.

@@ -115,7 +115,7 @@ class EnvSlot:
         self.index, self.number, self.name = index, number, spec.name
         self.episode, self.steps, self.total_reward, self.faults = -1, 0, 0.0, 0
         self.stepping = False
-        self._info: Any = None  # of the last step
+        self.info: Any = None  # of the last step or reset
         self.gives_mask = False  # whether info had an action mask at the start of the episode
         self._set_env(env)
         self._reader, self._run_seed, self._purpose, self._limit = reader, seed, purpose, limit
@@ -131,7 +131,7 @@ class EnvSlot:
 
     @property
     def finished(self) -> Episode:
-        info = as_mapping(self._info)
+        info = as_mapping(self.info)
         return Episode(self.number, self.episode, self.total_reward, self.steps, success_of(info), info)
 
     def begin(self, episode: int, into: Observation) -> None:
@@ -144,6 +144,7 @@ class EnvSlot:
             raise self.fault(f"reset raised {describe(error)}", None) from error
         if type(result) is not tuple or len(result) != 2:
             raise self.fault(f"reset returned {short_repr(result)}, but it must return (observation, info)", None)
+        self.info = result[1]
         self.gives_mask = isinstance(result[1], dict) and USUAL_KEY in result[1]
         try:
             check_info(result[1])
@@ -190,7 +191,7 @@ class EnvSlot:
         if not self.can_save_state and self.steps < MAX_REPLAYED_ACTIONS:
             self._store_action(action)
         self.steps += 1
-        self._info = info
+        self.info = info
         self.total_reward += reward
         if self._limit is not None and self.steps >= self._limit:
             truncated = True

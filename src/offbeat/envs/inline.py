@@ -65,6 +65,11 @@ class InlineVector:
     def outermost_env(self) -> object:
         return self._slots[0].env
 
+    @property
+    def last_infos(self) -> list[Any]:
+        """The info of each environment's last step, or of the reset after it where an episode ended."""
+        return [slot.info for slot in self._slots]
+
     def reset(self, episode: int = 0) -> Observation:
         """With `recovery`, an environment whose reset faults starts a later episode; the next step has the fault."""
         observation = self._reader.blank(self.num_envs)

@@ -143,11 +143,11 @@ class TorchBackend:
 
     def _tensor(self, array: Array) -> Tensor:
         """On the device, in the learner's precision."""
-        return torch.from_numpy(np.asarray(array)).to(self._device, self.dtype)
+        return _as_tensor(array).to(self._device, self.dtype)
 
     def _column(self, array: Array) -> Tensor:
         """On the device, floating-point numbers in the learner's precision."""
-        tensor = torch.from_numpy(np.asarray(array)).to(self._device)
+        tensor = _as_tensor(array).to(self._device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def gradient_mode(self) -> contextlib.AbstractContextManager[Any]:
@@ -181,6 +181,11 @@ class TorchBackend:
 
     def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
         return scheduler_factor(kind, options)
+
+
+def _as_tensor(array: Any) -> Tensor:
+    """A tensor as it is, so that a user's replay on a GPU is not copied to the CPU and back."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
 
 
 def copy_into(tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> None:

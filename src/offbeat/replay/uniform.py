@@ -16,15 +16,18 @@ from offbeat.types import Array, Batches, Schema
 
 
 class UniformReplay:
-    """Draws with replacement over everything that the shards hold, each shard in proportion to its rows.
+    """Draws over everything that the shards hold, each shard in proportion to its rows.
 
-    carry: fields of a row that batches have besides, such as truncated.
+    carry: fields of a row that batches have besides, such as truncated. replacement: whether a row may be in a batch
+    twice; in a replay with fewer rows than a batch it always may.
     """
 
     wants_td_errors = unfinished = False
 
-    def __init__(self, schema: Schema, settings: ReplaySettings, carry: Sequence[str] = ()) -> None:
-        self.schema, self._settings = schema, settings
+    def __init__(
+        self, schema: Schema, settings: ReplaySettings, carry: Sequence[str] = (), replacement: bool = True
+    ) -> None:
+        self.schema, self._settings, self._replacement = schema, settings, replacement
         check_fits(f"batch_size={settings.batch_size}", 2 * settings.batch_size * schema.row.itemsize)
         self.shards: dict[str, Shard] = {}
         self._reader = TransitionReader(
@@ -53,11 +56,17 @@ class UniformReplay:
             total = sum(max(0, committed - oldest) for oldest, committed in held)
             if total == 0:
                 raise UsageError("replay is empty: collect or observe at least one transition before an update")
-            # `rng.integers` takes longer to start than to draw a batch; 53 random bits are as even over any ring.
-            keys = self._reader.keys(held, (rng.random(shape[0] * shape[1]) * total).astype(np.int64))
+            keys = self._reader.keys(held, self._positions(rng, shape, total))
             columns = self._reader.read(keys, held, shape)
             if columns is not None:
                 return Batches(columns, keys.reshape(shape))
+
+    def _positions(self, rng: np.random.Generator, shape: tuple[int, int], total: int) -> Array:
+        """Numbers below `total`, one for each row of each batch."""
+        if self._replacement or total < shape[1]:
+            # `rng.integers` takes longer to start than to draw a batch; 53 random bits are as even over any ring.
+            return (rng.random(shape[0] * shape[1]) * total).astype(np.int64)
+        return np.concatenate([rng.choice(total, shape[1], replace=False) for _ in range(shape[0])])
 
     def feedback(self, rows: Array, td_errors: Array) -> None:
         """Uniform replay does not use TD errors."""

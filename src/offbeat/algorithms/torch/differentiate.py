@@ -189,8 +189,11 @@ class AutogradPass:
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         _, out = tape
         found = _filled(torch.autograd.grad(out, self._parameters, gradient, allow_unused=True), self._parameters)
-        whole = torch.cat([each.reshape(-1) for each in found])
-        into.add_(whole) if add else into.copy_(whole)
+        parts = [each.reshape(-1) for each in found]
+        if add:
+            into.add_(torch.cat(parts))
+        else:
+            torch.cat(parts, out=into)
 
     def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None) -> Tensor:
         inputs, out = tape

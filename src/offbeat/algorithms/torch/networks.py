@@ -225,6 +225,22 @@ class UserSampler(nn.Module):
         return torch.cat((action, log_prob.reshape(-1, 1)), 1)
 
 
+class OwnSampler(nn.Module):
+    """A user's policy that draws its actions itself: -> (B, A + 1), action and log-probability concatenated.
+
+    own: its module, for the parameters. draw: observations (B, O) to actions (B, A) and log_prob (B,), in any units,
+    with noise from torch.
+    """
+
+    def __init__(self, own: nn.Module, draw: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.own, self.draw = own, draw
+
+    def forward(self, obs: Tensor) -> Tensor:
+        action, log_prob = self.draw(obs)
+        return torch.cat((action, log_prob.reshape(-1, 1)), 1)
+
+
 def check_no_shared_parameters(**networks: nn.Module) -> None:
     """Raises UsageError where two networks share parameters, or two members of a user's critic do.
 

@@ -25,7 +25,7 @@ from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.distributions import squash, squash_gradient
 from offbeat.algorithms.torch.losses import squared_error_gradient, values_of_actions, weighted
-from offbeat.algorithms.torch.networks import UserSampler
+from offbeat.algorithms.torch.networks import OwnSampler, UserSampler
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.references import name_of
 from offbeat.types import EnvSpec
@@ -59,8 +59,8 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     return new_state(config, actor, critic)
 
 
-def new_state(config: SAC, actor: Network, critic: Network) -> SACState:
-    """The state around new networks."""
+def new_state(config: SAC, actor: Network, critic: Network, target: Network | None = None) -> SACState:
+    """The state around new networks. target: the slow copy of the critics, where there is one already."""
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
     log_temperature = actor.flat.new_tensor([temperature]).log()
     of_actor, of_critic = (
@@ -68,7 +68,7 @@ def new_state(config: SAC, actor: Network, critic: Network) -> SACState:
         make_optimiser(config.optimisation, critic.flat),
     )
     of_temperature = make_optimiser(config.optimisation, log_temperature, decay=False)
-    return SACState(actor, critic, critic.copy(), log_temperature, of_actor, of_critic, of_temperature)
+    return SACState(actor, critic, target or critic.copy(), log_temperature, of_actor, of_critic, of_temperature)
 
 
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
@@ -96,12 +96,16 @@ Sample = tuple[Tensor, Tensor, Tape]
 """Actions (B, A) in [-1, 1], their log-probability (B,), and the tape for `sample_gradient`."""
 
 
-def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor) -> Sample:
-    """The policy's actions for observations (B, O) and standard normal noise (B, A)."""
-    if isinstance(actor.module, UserSampler):
-        out, tape = actor.forward(obs, noise)
+def sample(config: SAC, actor: Network, obs: Tensor, noise: Tensor, keep_tape: bool = True) -> Sample:
+    """The policy's actions for observations (B, O) and standard normal noise (B, A).
+
+    keep_tape: False where no gradient will be asked for. A policy that draws its actions itself gets no noise.
+    """
+    own = isinstance(actor.module, OwnSampler | UserSampler)
+    parts = (obs, noise) if isinstance(actor.module, UserSampler) else (obs,)
+    out, tape = actor.forward(*parts) if keep_tape else (actor(*parts), None)
+    if own:
         return out[:, :-1], out[:, -1], (tape, None)
-    out, tape = actor.forward(obs)
     action, log_prob, saved = squash(out, noise, (config.policy.log_std_min, config.policy.log_std_max))
     return action, log_prob, (tape, saved)
 
@@ -129,8 +133,8 @@ class Block:
         return self.samples[0] if self.samples else sample(config, actor, self.batch.obs, self.noise[0])
 
     def sample_next(self, config: SAC, actor: Network) -> Sample:
-        """Actions at s'."""
-        return self.samples[1] if self.samples else sample(config, actor, self.batch.next_obs, self.noise[1])
+        """Actions at s', which no gradient goes back through."""
+        return self.samples[1] if self.samples else sample(config, actor, self.batch.next_obs, self.noise[1], False)
 
 
 def sample_blocks(state: SACState, config: SAC, batch: Batch, noise: Tensor) -> list[Block]:

@@ -1,0 +1,103 @@
+"""Checks of the user's models, before anything is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.algorithms.torch.networks import check_no_shared_parameters
+from offbeat.compat.skrl.agents.torch.sac.learning import CRITICS, TARGETS, Sizes
+from offbeat.compat.skrl.models.torch import Model
+from offbeat.errors import UsageError
+
+NAMES = ("policy", *CRITICS, *TARGETS)
+
+
+def check_models(models: Mapping[str, Any], sizes: Sizes, training: bool) -> None:
+    """Raises UsageError for a model that is missing, has no compute, or gives the wrong shape.
+
+    training: whether the critics are needed.
+    """
+    if not isinstance(models, Mapping):
+        raise UsageError(
+            f"models={models!r} must be a dictionary with the key policy, and for training {', '.join(NAMES[1:])}"
+        )
+    if models.get("policy") is None:
+        raise UsageError(f"models has {sorted(models) or 'nothing'}, but SAC needs policy: add models['policy']")
+    missing = [name for name in NAMES if models.get(name) is None]
+    if missing and (training or len(missing) < len(NAMES) - 1):
+        raise UsageError(
+            f"models has no {missing[0]!r}: training needs {', '.join(NAMES)}; for evaluation give policy and no memory"
+        )
+    for name in NAMES:
+        if models.get(name) is not None:
+            _check_methods(name, models[name])
+            _check_output(name, models[name], sizes)
+    if not missing:
+        _check_separate(models)
+
+
+def _check_methods(name: str, model: Any) -> None:
+    if not isinstance(model, nn.Module) or not callable(getattr(model, "act", None)):
+        raise UsageError(
+            f"models[{name!r}] is a {type(model).__name__} without act; use a mixin and Model as its classes"
+        )
+    if not callable(getattr(model, "compute", None)) or getattr(type(model), "compute", None) is Model.compute:
+        raise UsageError(
+            f"models[{name!r}] ({type(model).__name__}) has no method compute(inputs, role); write one that returns "
+            "(output, dictionary)"
+        )
+
+
+def _check_output(name: str, model: Any, sizes: Sizes) -> None:
+    """Passes two rows of zeros through a model; lazy modules are initialised by it."""
+    device = getattr(model, "device", None) or next(model.parameters(), torch.zeros(0)).device
+    dtype = next((each.dtype for each in model.parameters() if _is_made(each)), torch.float32)
+    rows = torch.zeros(2, sizes.observation + sizes.state, device=device, dtype=dtype)
+    inputs: dict[str, Any] = {**sizes.split(rows)}
+    if name != "policy":
+        inputs["taken_actions"] = rows.new_zeros(2, sizes.action)
+    mode = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+            output, others = model.act(inputs, role=name)
+    except Exception as error:
+        raise UsageError(
+            f"models[{name!r}] raised {type(error).__name__} on two rows of zeros (observations {sizes.observation}, "
+            f"states {sizes.state}, actions {sizes.action} wide): {error}"
+        ) from error
+    finally:
+        model.train(mode)
+    width = sizes.action if name == "policy" else 1
+    if not isinstance(output, Tensor) or tuple(output.shape) != (2, width):
+        gave = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UsageError(
+            f"models[{name!r}] gave {gave} for 2 rows; compute must return (2, {width}): correct its last layer"
+        )
+    if name == "policy":
+        log_prob = others.get("log_prob") if isinstance(others, dict) else None
+        if not isinstance(log_prob, Tensor) or log_prob.shape[:1] != (2,):
+            raise UsageError(
+                "models['policy'] gives no log_prob for each row: SAC needs a stochastic policy; use GaussianMixin"
+            )
+
+
+def _is_made(parameter: Tensor) -> bool:
+    return not isinstance(parameter, nn.parameter.UninitializedParameter)
+
+
+def _check_separate(models: Mapping[str, Any]) -> None:
+    check_no_shared_parameters(**{name: models[name] for name in NAMES})
+    for name, target in zip(CRITICS, TARGETS, strict=True):
+        if models[name] is models[target]:
+            raise UsageError(f"models[{name!r}] and models[{target!r}] are one object; make a module for each")
+        shapes = [[tuple(each.shape) for each in models[key].parameters()] for key in (name, target)]
+        if shapes[0] != shapes[1]:
+            raise UsageError(f"models[{target!r}] differs in its layers from models[{name!r}]; make both of one class")
+    dtypes = {each.dtype for name in NAMES for each in models[name].parameters()}
+    if len(dtypes) > 1:
+        raise UsageError(f"the models' parameters have the dtypes {sorted(map(str, dtypes))}; use one for all")

@@ -1,0 +1,226 @@
+"""SAC's updates on our core, over the five modules that the user made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offbeat.algorithms.configs import SAC as SACConfig
+from offbeat.algorithms.configs import Fixed, Learned
+from offbeat.algorithms.configs.groups import ActorCriticRates, Optimisation, ReplayUse, Returns, Target
+from offbeat.algorithms.torch import sac
+from offbeat.algorithms.torch.batch import Batch
+from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.networks import OwnSampler, UserCritics, user_name
+from offbeat.compat.skrl.agents.torch.sac.optimizers import ScaledNetwork
+from offbeat.compat.skrl.agents.torch.sac.sac_cfg import SAC_CFG
+from offbeat.layout import Layout, Leaf
+from offbeat.learn.learner import Learner
+from offbeat.learn.torch import TorchBackend
+from offbeat.types import EnvSpec
+
+CRITICS = ("critic_1", "critic_2")
+TARGETS = ("target_critic_1", "target_critic_2")
+GROUPS = {"actor": "actor_", "critic": "critic_", "temperature": "temperature_"}
+_NEVER = 2**62
+
+Preprocess = Callable[..., Any]
+"""A preprocessor: called as (x, train=...); x is None where there is no state space."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers in an observation, in a state (0 without one) and in an action."""
+
+    observation: int
+    state: int
+    action: int
+
+    def split(self, joined: Tensor) -> dict[str, Tensor | None]:
+        """A model's inputs, from observations and states side by side."""
+        if not self.state:
+            return {"observations": joined, "states": None}
+        return {"observations": joined[:, : self.observation], "states": joined[:, self.observation :]}
+
+
+class Critic(nn.Module):
+    """A user's critic as a module of (observations and states, actions): -> (B, 1)."""
+
+    def __init__(self, own: Any, role: str, sizes: Sizes, precision: Callable[[], Any]) -> None:
+        super().__init__()
+        self.own, self.role, self._sizes, self._precision = own, role, sizes, precision
+
+    def forward(self, joined: Tensor, action: Tensor) -> Tensor:
+        with self._precision():
+            value: Tensor = self.own.act({**self._sizes.split(joined), "taken_actions": action}, role=self.role)[0]
+        return value.to(joined.dtype)
+
+
+class Policy:
+    """`draw` of `OwnSampler`: a user's policy in its own units."""
+
+    def __init__(self, own: Any, sizes: Sizes, precision: Callable[[], Any]) -> None:
+        self._own, self._sizes, self._precision = own, sizes, precision
+
+    def __call__(self, joined: Tensor) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            action, outputs = self._own.act(self._sizes.split(joined), role="policy")
+        log_prob: Tensor = outputs["log_prob"]
+        if log_prob.numel() != len(log_prob):
+            # Not reduced: in the losses, which are means over all numbers, that is the mean over components.
+            log_prob = log_prob.mean(-1)
+        return action.to(joined.dtype), log_prob.to(joined.dtype)
+
+
+@dataclass
+class Seen:
+    """Tensors of one update, for tracking: targets y (B,), and the critics' values (2, B) of the policy's actions."""
+
+    target: Tensor
+    values: Tensor
+    entropy_loss: Tensor | None
+
+
+class OwnModelsSAC:
+    """The functions that `TorchBackend` needs of an algorithm: our SAC, with networks that are a user's modules.
+
+    observations, states: the preprocessors. precision: a context in which models compute. watch: whether to fill `seen`,
+    for tracking.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        sizes: Sizes,
+        observations: Preprocess,
+        states: Preprocess,
+        precision: Callable[[], Any],
+        scaler: torch.amp.GradScaler,
+    ) -> None:
+        self._models, self._sizes, self._observations, self._states = models, sizes, observations, states
+        self._precision, self._scaler = precision, scaler
+        self._network = ScaledNetwork if scaler.is_enabled() else Network
+        self.watch = False
+        self.seen: list[Seen] = []
+        self._values: list[Tensor] = []  # of the critics, by pass: of the actions taken, of the policy's
+
+    def init(
+        self, config: SACConfig, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype
+    ) -> sac.SACState:
+        """Networks whose parameters are the user's, with the values that they have; targets begin equal to critics."""
+        policy = self._models["policy"]
+        draw = Policy(policy, self._sizes, self._precision)
+        actor = self._network(OwnSampler(policy, draw), user_name, explicit=False)
+        for name, target in zip(CRITICS, TARGETS, strict=True):
+            pairs = zip(self._models[name].parameters(), self._models[target].parameters(), strict=True)
+            for learned, slow in pairs:
+                slow.data.copy_(learned.data)
+                slow.requires_grad = learned.requires_grad  # so that both flat vectors have the same parts
+        critic = self._network(self._critics(CRITICS), user_name, explicit=False)
+        target_critic = Network(self._critics(TARGETS), user_name, explicit=False)
+        target_critic.follow(critic, 1.0)  # buffers, too
+        for target in TARGETS:
+            self._models[target].requires_grad_(False)
+        critic.module.register_forward_hook(self._keep_values)
+        return sac.new_state(config, actor, critic, target_critic)
+
+    def _critics(self, names: tuple[str, ...]) -> UserCritics:
+        return UserCritics([Critic(self._models[name], name, self._sizes, self._precision) for name in names])
+
+    def _keep_values(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if self.watch:
+            self._values.append(output.detach())
+
+    def noise_shape(self, config: SACConfig, spec: EnvSpec) -> tuple[int, ...]:
+        """None: policies draw their own."""
+        return (2, 0)
+
+    def update(
+        self,
+        state: sac.SACState,
+        config: SACConfig,
+        spec: EnvSpec,
+        batch: Batch,
+        noise: Tensor,
+        rates: Mapping[str, float],
+        updates: int,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        batch = self._prepared(batch)
+        log_temperature = state.log_temperature.clone() if self.watch else None
+        self._values.clear()
+        metrics, errors = sac.update(state, config, spec, batch, noise, rates, updates)
+        if self._scaler.is_enabled():
+            self._scaler.update()
+        if log_temperature is not None:
+            self._see(config, spec, metrics, errors, log_temperature)
+        return metrics, errors
+
+    def _see(
+        self, config: SACConfig, spec: EnvSpec, metrics: Mapping[str, Tensor], errors: Tensor, log_temperature: Tensor
+    ) -> None:
+        goal = target_entropy(config, spec.action_size)
+        entropy_loss = None if goal is None else log_temperature * (metrics["entropy"] - goal)
+        taken, drawn = self._values
+        self.seen.append(Seen(taken[0] - errors[0], drawn, entropy_loss))
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """The batch with preprocessed observations and states side by side."""
+        obs, state = self._observations(batch.obs, train=True), self._state(batch.state)
+        next_obs, next_state = self._observations(batch.next_obs, train=True), self._state(batch.next_state)
+        if state is not None:
+            obs, next_obs = torch.cat((obs, state), 1), torch.cat((next_obs, next_state), 1)
+        nothing = batch.reward.new_zeros(len(batch), 0)
+        return replace(batch, obs=obs, next_obs=next_obs, state=nothing, next_state=nothing)
+
+    def _state(self, state: Tensor) -> Any:
+        return self._states(state if self._sizes.state else None, train=True)
+
+    def policy_description(self, config: SACConfig, spec: EnvSpec) -> dict[str, Any]:
+        return {"kind": "module", "head": "gaussian", "action_size": spec.action_size}
+
+
+class ModelsBackend(TorchBackend):
+    """`TorchBackend` whose modules draw from torch as the user has seeded it, in updates as in acting."""
+
+    def own_randomness(self, seed: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def target_entropy(config: SACConfig, action_size: int) -> float | None:
+    """The target entropy; None where the temperature is fixed."""
+    goal = getattr(config.temperature, "target_entropy", _NEVER)
+    return None if goal == _NEVER else -float(action_size) if goal is None else goal
+
+
+def core_config(cfg: SAC_CFG) -> SACConfig:
+    """Our settings for those of the agent."""
+    rates, value = [float(each) for each in cfg.learning_rate], float(cfg.initial_entropy_value)  # type: ignore[union-attr]
+    goal = None if cfg.target_entropy is None else float(cfg.target_entropy)
+    return SACConfig(
+        returns=Returns(gamma=float(cfg.discount_factor)),
+        replay=ReplayUse(batch_size=int(cfg.batch_size)),
+        rates=ActorCriticRates(actor_learning_rate=rates[0], critic_learning_rate=rates[1]),
+        temperature=Learned(initial=value, target_entropy=goal) if cfg.learn_entropy else Fixed(value=value),
+        temperature_learning_rate=rates[2],
+        target=Target(tau=float(cfg.polyak) or 1.0, target_every=1 if cfg.polyak else _NEVER),
+        optimisation=Optimisation(max_grad_norm=float(cfg.grad_norm_clip) if cfg.grad_norm_clip > 0 else None),
+    )
+
+
+def make_learner(
+    module: OwnModelsSAC, config: SACConfig, sizes: Sizes, device: torch.device, dtype: torch.dtype
+) -> Learner:
+    """The learner around the user's modules, whose parameters it makes views of flat vectors."""
+    leaf = Leaf((), "box", (sizes.observation + sizes.state,), "float32")
+    low, high = (-np.inf,) * sizes.action, (np.inf,) * sizes.action
+    spec = EnvSpec("skrl", Layout((leaf,)), low, high, (sizes.action,))
+    precision = str(dtype).removeprefix("torch.")
+    rng = np.random.default_rng(0)  # draws nothing: the user's modules have their first weights
+    backend = ModelsBackend(module, config, spec, rng=rng, device=str(device), precision=precision)
+    return Learner(config, spec, backend, groups=GROUPS, dtype=np.float64 if dtype == torch.float64 else np.float32)

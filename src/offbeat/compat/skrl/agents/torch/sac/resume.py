@@ -1,0 +1,124 @@
+"""All that a run needs to be continued after its process was killed, in our checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offbeat.compat.skrl.framework import logger
+from offbeat.compat.skrl.memories.torch import Memory, RandomMemory
+from offbeat.errors import CheckpointError, UsageError
+from offbeat.replay.shard import Shard
+from offbeat.run.checkpoint import Checkpoints
+from offbeat.run.snapshot import Snapshot, select_prefix, to_json
+from offbeat.types import Array
+
+_SCHEDULERS = ("policy_scheduler", "critic_scheduler", "entropy_scheduler", "scaler")
+
+
+class ResumeFiles:
+    """Checkpoints in EXPERIMENT/resume: learner, memory, environments, counters and random streams."""
+
+    def __init__(self, experiment_dir: str) -> None:
+        self._root = Path(experiment_dir).resolve() / "resume"
+        self._checkpoints = Checkpoints(self._root)
+        self._edits = 0  # of the memory, at the last save
+
+    def save(self, agent: Any, timestep: int) -> None:
+        """Saves the state after `timestep` steps; of a RandomMemory, only the rows that are new."""
+        arrays, values = dict(agent.state_arrays()), {"timestep": timestep, "streams": agent.streams.state()}
+        arrays["torch_rng"] = torch.get_rng_state().numpy()
+        if torch.cuda.is_available():
+            arrays["cuda_rng"] = torch.cuda.get_rng_state(agent.device).numpy()
+        values["modules"] = {name: _as_json(name, agent) for name in _SCHEDULERS if name in agent.checkpoint_modules}
+        values["rates"] = [optimizer.rate for optimizer in agent._optimizers]
+        values["best"] = {name: agent.checkpoint_best_modules[name] for name in ("timestep", "reward")}
+        shards = self._shards(agent.memory)
+        if not shards:
+            arrays |= _memory_arrays(agent.memory)
+            values["memory"] = _indexes(agent.memory)
+        elif agent.memory.edits != self._edits:
+            self._checkpoints, self._edits = Checkpoints(self._root), agent.memory.edits
+        if agent.environment is not None:
+            own, values["environment"] = agent.environment.snapshot()
+            arrays |= {f"environment/{name}": array for name, array in own.items()}
+        self._checkpoints.save(Snapshot(arrays, values, {"settings": agent.settings()}), shards, timestep)
+
+    def load(self, agent: Any) -> int:
+        """Restores everything but the environments, whose state it hands to the agent; returns the timestep."""
+        if not self._root.is_dir():
+            raise UsageError(
+                f"{self._root.parent} has no checkpoint to resume from: it is written with the agent's checkpoints "
+                "(experiment.checkpoint_interval); give the experiment directory of the run, or start anew"
+            )
+        snapshot = self._checkpoints.load()
+        arrays, values = snapshot.arrays, snapshot.values
+        agent.learner.restore(select_prefix(arrays, "learner/"))
+        for name in ("observation_preprocessor", "state_preprocessor"):
+            saved = select_prefix(arrays, f"{name}/")
+            if saved:
+                agent.checkpoint_modules[name].load_state_dict(
+                    {key: torch.from_numpy(np.array(array)) for key, array in saved.items()}
+                )
+        agent.episodes.restore(select_prefix(arrays, "episodes/"))
+        for name, state in values["modules"].items():
+            agent.checkpoint_modules[name].load_state_dict(state)
+        for optimizer, rate in zip(agent._optimizers, values["rates"], strict=True):
+            optimizer.param_groups[0]["lr"] = rate
+        agent.checkpoint_best_modules.update(values["best"])
+        self._load_memory(agent.memory, snapshot)
+        agent.streams.restore(values["streams"])
+        torch.set_rng_state(torch.from_numpy(np.array(arrays["torch_rng"])))
+        if "cuda_rng" in arrays and torch.cuda.is_available():
+            torch.cuda.set_rng_state(torch.from_numpy(np.array(arrays["cuda_rng"])), agent.device)
+        if "environment" in values:
+            agent.saved_environment = select_prefix(arrays, "environment/"), values["environment"]
+        logger.info(f"resumed from {self._root.parent} at timestep {values['timestep']}")
+        return int(values["timestep"])
+
+    def _load_memory(self, memory: Any, snapshot: Snapshot) -> None:
+        shards = self._shards(memory)
+        if shards:
+            self._checkpoints.load_replay("latest", shards)
+            memory._move_indexes()
+            self._edits = memory.edits
+            return
+        saved = select_prefix(snapshot.arrays, "memory/")
+        indexes = snapshot.values["memory"]
+        if isinstance(memory, Memory) and indexes is not None:
+            for name, array in saved.items():
+                memory.set_tensor_by_name(name, torch.from_numpy(np.array(array)))
+            memory.memory_index, memory.env_index, memory.filled = indexes
+        else:
+            logger.warning(f"{type(memory).__name__} is not a Memory, so its rows were not saved; it starts empty")
+
+    @staticmethod
+    def _shards(memory: Any) -> dict[str, Shard]:
+        """The ring of a memory that only we write to."""
+        return {"0": memory.shard} if type(memory) is RandomMemory else {}
+
+
+def _memory_arrays(memory: Any) -> dict[str, Array]:
+    if not isinstance(memory, Memory):
+        return {}
+    return {f"memory/{name}": tensor.numpy() for name, tensor in memory.tensors.items()}
+
+
+def _indexes(memory: Any) -> Any:
+    return [memory.memory_index, memory.env_index, memory.filled] if isinstance(memory, Memory) else None
+
+
+def _as_json(name: str, agent: Any) -> Any:
+    state = agent.checkpoint_modules[name].state_dict()
+    try:
+        to_json(state)
+    except (TypeError, ValueError, CheckpointError) as error:
+        kind = type(agent.checkpoint_modules[name]).__name__
+        raise UsageError(
+            f"the state of {name} ({kind}) has more than numbers, texts, lists and dictionaries, so a checkpoint cannot "
+            f"hold it: {error}; set experiment.checkpoint_interval=0, or use another scheduler"
+        ) from error
+    return state

@@ -1,0 +1,114 @@
+"""Numbers of an agent between two writes to TensorBoard."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.types import Array
+
+EPISODES = 100
+"""Returns and lengths are of at most this many episodes, the last that ended."""
+FOLD = 64
+"""Tensors are kept for this many updates, and reduced together then: one wait for the device instead of many."""
+REDUCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]]] = {
+    "max": (np.max, lambda values: values.amax(1)),
+    "min": (np.min, lambda values: values.amin(1)),
+    "mean": (np.mean, lambda values: values.mean(1)),
+}
+
+
+def reduced(tag: str, values: Sequence[Any]) -> float:
+    """The least of the values for a tag that ends in (min), the largest for (max), else their mean."""
+    numbers = [float(value) for value in values]
+    kind = next((name for name in ("min", "max") if tag.endswith(f"({name})")), "mean")
+    return float(REDUCTIONS[kind][0](numbers))
+
+
+class EpisodeTracker:
+    """Returns and lengths of episodes, and the rewards of single steps."""
+
+    def __init__(self) -> None:
+        self.returns, self.lengths = deque[float](maxlen=EPISODES), deque[int](maxlen=EPISODES)
+        self._return, self._length = np.zeros(0), np.zeros(0, np.int64)  # (N,) of the current episodes
+        self._rewards: list[Array] = []
+
+    def step(self, rewards: Array, ended: Array) -> None:
+        """rewards, ended: (N,) of one step."""
+        if len(self._return) != len(rewards):
+            self._return, self._length = np.zeros(len(rewards)), np.zeros(len(rewards), np.int64)
+        self._return += rewards
+        self._length += 1
+        self._rewards.append(rewards)
+        if ended.any():
+            self.returns.extend(self._return[ended].tolist())
+            self.lengths.extend(self._length[ended].tolist())
+            self._return[ended], self._length[ended] = 0.0, 0
+
+    def take(self) -> dict[str, float]:
+        """Tags and numbers since the last call."""
+        parts = {
+            "Reward / Instantaneous reward": np.concatenate(self._rewards) if self._rewards else (),
+            "Reward / Total reward": self.returns,
+            "Episode / Total timesteps": self.lengths,
+        }
+        found = {
+            f"{tag} ({kind})": float(reduce(values))
+            for tag, values in parts.items()
+            if len(values)
+            for kind, (reduce, _) in REDUCTIONS.items()
+        }
+        self._rewards = []
+        self.returns.clear()
+        self.lengths.clear()
+        return found
+
+    def arrays(self) -> dict[str, Array]:
+        return {
+            "return": self._return,
+            "length": self._length,
+            "returns": np.array(self.returns, np.float64),
+            "lengths": np.array(self.lengths, np.int64),
+        }
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        self._return, self._length = np.array(arrays["return"]), np.array(arrays["length"])
+        self.returns.extend(arrays["returns"].tolist())
+        self.lengths.extend(arrays["lengths"].tolist())
+
+
+class TensorTracker:
+    """Largest, least and mean numbers of tensors (B,), one per update and tag."""
+
+    def __init__(self) -> None:
+        self._pending: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._folded: defaultdict[str, list[Tensor]] = defaultdict(list)
+
+    def add(self, tag: str, values: Tensor) -> None:
+        pending = self._pending[tag]
+        pending.append(values)
+        if len(pending) >= FOLD or pending[0].shape != values.shape:
+            self._fold(tag)
+
+    def _fold(self, tag: str) -> None:
+        pending = self._pending.pop(tag)
+        by_shape = defaultdict(list)
+        for values in pending:
+            by_shape[values.shape].append(values.reshape(-1))
+        for group in by_shape.values():
+            stacked = torch.stack(group)
+            for kind, (_, reduce) in REDUCTIONS.items():
+                self._folded[f"{tag} ({kind})"].append(reduce(stacked))
+
+    def take(self) -> dict[str, float]:
+        """The largest, the least and the mean of each tag since the last call."""
+        for tag in list(self._pending):
+            self._fold(tag)
+        found = {tag: reduced(tag, torch.cat(values).tolist()) for tag, values in self._folded.items()}
+        self._folded.clear()
+        return found

@@ -1,0 +1,289 @@
+"""`Memory`: named tensors over a ring of our packed rows."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.compat.skrl.framework import config
+from offbeat.compat.skrl.utils.spaces.torch import compute_space_size
+from offbeat.errors import UsageError
+from offbeat.memory import check_fits
+from offbeat.replay.shard import Shard
+from offbeat.types import Array, Chunk, Field, Schema
+
+CORE_NAMES = {
+    "observations": "obs",
+    "states": "state",
+    "actions": "action",
+    "rewards": "reward",
+    "next_observations": "next_obs",
+    "next_states": "next_state",
+    "terminated": "terminated",
+    "truncated": "truncated",
+}
+"""Tensors that our replay reads, and its names of them. Other tensors are stored as own/NAME."""
+_SINGLE = ("rewards", "terminated", "truncated")
+"""Tensors of size 1 that are single numbers in our rows."""
+FORMATS = ("pt", "npz", "csv")
+
+
+class Memory:
+    """The newest memory_size * num_envs rows, time first. Subclasses write `sample`.
+
+    `tensors` maps names to views (memory_size, num_envs, size) of the ring, `tensors_view` to (memory_size * num_envs,
+    size). The ring is in the CPU's memory; samples are on `device`.
+    export: whether a full memory is written to export_directory before its oldest rows are overwritten.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_size: int,
+        num_envs: int = 1,
+        device: str | torch.device | None = None,
+        export: bool = False,
+        export_format: Literal["pt", "npz", "csv"] = "pt",
+        export_directory: str = "",
+    ) -> None:
+        for name, value in (("memory_size", memory_size), ("num_envs", num_envs)):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise UsageError(f"{type(self).__name__}: {name}={value!r} is not a positive integer; use at least 1")
+        if export_format not in FORMATS:
+            raise UsageError(f"export_format={export_format!r} is unknown; use {', '.join(FORMATS)}")
+        self.memory_size, self.num_envs = int(memory_size), int(num_envs)
+        self.device = config.torch.parse_device(device)
+        self.export, self.export_format, self.export_directory = export, export_format, export_directory
+        self.sampling_indexes: Any = None
+        self.edits = 0  # changes of stored rows, after which a checkpoint writes all of them again
+        self._fields: dict[str, Field] = {}
+        self._shard: Shard | None = None
+        self._views: dict[str, Tensor] = {}
+        # Where the next row goes, as indexes of `tensors`, and whether every row was written.
+        self.memory_index, self.env_index, self.filled = 0, 0, False
+
+    # The ring.
+
+    @property
+    def shard(self) -> Shard:
+        """Our ring with these tensors as its columns; made when it is first needed."""
+        if self._shard is None:
+            self._open()
+        assert self._shard is not None
+        return self._shard
+
+    def _open(self) -> None:
+        if not self._fields:
+            raise UsageError("this memory has no tensors; call create_tensor first (an agent does it in init)")
+        capacity = self.memory_size * self.num_envs
+        schema = Schema(tuple(self._fields.values()))
+        check_fits(f"memory_size={self.memory_size} with num_envs={self.num_envs}", Shard.nbytes(schema, capacity))
+        self._shard = Shard(schema, capacity)
+        self._views = {
+            name: torch.from_numpy(self._shard.column(field.name)).view(self._shape(name))
+            for name, field in self._fields.items()
+        }
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return (self.memory_size, self.num_envs, *(self._fields[name].shape or (1,)))
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Views (memory_size, num_envs, size) of the ring, by name."""
+        if self._shard is None and self._fields:
+            self._open()
+        return self._views
+
+    @property
+    def tensors_view(self) -> Mapping[str, Tensor]:
+        """Views (memory_size * num_envs, size) of the ring, by name."""
+        return {name: tensor.flatten(0, 1) for name, tensor in self.tensors.items()}
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_tensor_") and name.removeprefix("_tensor_") in self.__dict__.get("_fields", {}):
+            return self.tensors[name.removeprefix("_tensor_")]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __len__(self) -> int:
+        """Rows that can be sampled."""
+        return self.memory_size * self.num_envs if self.filled else self.memory_index * self.num_envs + self.env_index
+
+    def reset(self) -> None:
+        """Forgets all rows."""
+        if self._shard is not None:
+            self._shard.restore([])
+            self.edits += 1
+        self.filled, self.memory_index, self.env_index = False, 0, 0
+
+    def _move_indexes(self) -> None:
+        """Sets indexes and flag by the number of rows in the ring."""
+        written, capacity = self.shard.committed, self.memory_size * self.num_envs
+        self.filled = written >= capacity
+        self.memory_index, self.env_index = divmod(written % capacity, self.num_envs)
+
+    def share_memory(self) -> None:
+        """Does nothing: an agent that is trained in another process is sent there with its memory, and back."""
+
+    # Tensors.
+
+    def get_tensor_names(self) -> list[str]:
+        """Their names, sorted."""
+        return sorted(self._fields)
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The view (memory_size, num_envs, size); KeyError for an unknown name."""
+        return self.tensors[name]
+
+    def set_tensor_by_name(self, name: str, tensor: Tensor) -> None:
+        """Overwrites a whole tensor; KeyError for an unknown name."""
+        with torch.no_grad():
+            self.tensors[name].copy_(tensor)
+        self.edits += 1
+
+    def create_tensor(
+        self,
+        name: str,
+        *,
+        size: int | list[int] | tuple[int, ...] | gymnasium.Space | None,
+        dtype: torch.dtype | None = None,
+        keep_dimensions: bool = False,
+    ) -> bool:
+        """Adds a tensor (memory_size, num_envs, size); False where it exists already, or where size is None.
+
+        size: also a space, whose flat size counts. dtype: torch's default if None. keep_dimensions: size is a shape.
+        """
+        if size is None:
+            return False
+        if keep_dimensions and not isinstance(size, tuple | list):
+            raise UsageError(f"create_tensor: size={size!r} with keep_dimensions must be a list of integers")
+        shape = tuple(size) if keep_dimensions else (compute_space_size(size, occupied_size=True),)  # type: ignore[arg-type]
+        kind = str(torch.get_default_dtype() if dtype is None else dtype).removeprefix("torch.")
+        if not hasattr(np, kind):
+            raise UsageError(f"create_tensor: dtype={dtype} of {name!r} has no NumPy equivalent; use torch.float32")
+        field = Field(CORE_NAMES.get(name, f"own/{name}"), () if name in _SINGLE and shape == (1,) else shape, kind)
+        if name in self._fields:
+            if self._fields[name].shape != field.shape or (dtype is not None and self._fields[name].dtype != kind):
+                raise UsageError(
+                    f"create_tensor: {name!r} exists with {self._fields[name]}, and is now {field}; keep one"
+                )
+            return False
+        if len(self):
+            raise UsageError(
+                f"create_tensor: {name!r} comes after the first rows; create all tensors before add_samples"
+            )
+        self._fields[name], self._shard = field, None
+        return True
+
+    # Rows.
+
+    def add_samples(self, **tensors: Any) -> None:
+        """Appends rows: tensors (count, size), or (size,) for one row, by name; unknown names and None are skipped.
+
+        count: num_envs, or fewer (a scope of the environments), or any number where num_envs is 1.
+        """
+        given = {name: tensor for name, tensor in tensors.items() if name in self._fields and tensor is not None}
+        if not given:
+            raise UsageError("add_samples: no tensor of this memory was given; pass them by name: observations=...")
+        first = given.get("observations", next(iter(given.values())))
+        count = len(first) if first.ndim > 1 else 1
+        if self.num_envs > 1 and count > self.num_envs:
+            raise UsageError(f"add_samples: {count} rows do not fit num_envs={self.num_envs}; pass at most as many")
+        columns = {field.name: _column(given.get(name), field, count, name) for name, field in self._fields.items()}
+        capacity, before = self.memory_size * self.num_envs, self.shard.committed
+        self.shard.write(Chunk(columns))
+        self._move_indexes()
+        if self.export and (before + count) // capacity > before // capacity:
+            self.save(self.export_directory, format=self.export_format)
+
+    # Sampling.
+
+    def sample(
+        self, names: list[str], *, batch_size: int, mini_batches: int = 1, sequence_length: int = 1
+    ) -> list[list[Tensor]]:
+        """To be written in a subclass: a list of mini-batches, each a list of tensors in the order of the names."""
+        raise NotImplementedError(f"{type(self).__name__} has no method sample; write one, or use RandomMemory")
+
+    def sample_by_index(self, names: list[str], *, indexes: Any, mini_batches: int = 1) -> list[list[Any]]:
+        """The rows with these indexes, in mini-batches; None for an unknown name."""
+        self.sampling_indexes = indexes
+        views = self.tensors_view
+        parts = np.array_split(np.asarray(indexes), mini_batches) if mini_batches > 1 else [indexes]
+        return [
+            [views[name][torch.as_tensor(part)].to(self.device) if name in views else None for name in names]
+            for part in parts
+        ]
+
+    def sample_all(self, names: list[str], *, mini_batches: int = 1, sequence_length: int = 1) -> list[list[Any]]:
+        """All rows, in mini-batches. sequence_length above 1: environment by environment."""
+        order = np.arange(self.memory_size * self.num_envs)
+        if sequence_length > 1:
+            order = order.reshape(self.memory_size, self.num_envs).T.reshape(-1)
+        kept = self.sampling_indexes
+        found = self.sample_by_index(names, indexes=order, mini_batches=mini_batches)
+        self.sampling_indexes = kept
+        return found
+
+    def get_sampling_indexes(self) -> Any:
+        """The indexes that were sampled last."""
+        return self.sampling_indexes
+
+    # Files.
+
+    def save(self, directory: str = "", *, format: Literal["pt", "npz", "csv"] = "pt") -> None:
+        """Writes all tensors to DIRECTORY/memories; by default to the directory that the memory was made with."""
+        if format not in FORMATS:
+            raise UsageError(f"save: format={format!r} is unknown; use {', '.join(FORMATS)}")
+        folder = Path(directory or self.export_directory) / "memories"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{datetime.datetime.now():%y-%m-%d_%H-%M-%S-%f}_memory_{id(self):#x}.{format}"
+        if format == "pt":
+            torch.save({name: self.tensors[name].contiguous() for name in self.get_tensor_names()}, path)
+        elif format == "npz":
+            arrays: dict[str, Any] = {name: self.tensors[name].numpy() for name in self.get_tensor_names()}
+            np.savez(path, **arrays)
+        else:
+            with path.open("w", newline="") as file:
+                csv.writer(file).writerows(self._table())
+
+    def _table(self) -> Iterator[list[Any]]:
+        views = {name: self.tensors_view[name].flatten(1) for name in self.get_tensor_names()}
+        yield [f"{name}.{index}" for name, view in views.items() for index in range(view.shape[1])]
+        for row in range(len(self)):
+            yield [value for view in views.values() for value in view[row].tolist()]
+
+    def load(self, path: str) -> None:
+        """Reads tensors that `save` wrote as pt or npz, into the existing tensors; the memory then counts as full."""
+        if path.endswith(".pt"):
+            values = torch.load(path, map_location="cpu", weights_only=True)
+        elif path.endswith(".npz"):
+            values = {name: torch.from_numpy(array) for name, array in np.load(path, allow_pickle=False).items()}
+        else:
+            raise UsageError(f"load: {path} is neither pt nor npz; save the memory in one of these formats")
+        columns = {}
+        for name, field in self._fields.items():
+            if name not in values or tuple(values[name].shape) != self._shape(name):
+                raise UsageError(
+                    f"load: {path} has no {name!r} of shape {self._shape(name)}; make the memory as it was"
+                )
+            columns[field.name] = values[name].flatten(0, 1).reshape(-1, *field.shape).numpy()
+        self.reset()
+        self.shard.write(Chunk(columns))
+        self._move_indexes()
+
+
+def _column(tensor: Any, field: Field, count: int, name: str) -> Array:
+    """Rows (count, *field.shape) of a field; NaN or 0 where no tensor is given."""
+    if tensor is None:
+        return np.full((count, *field.shape), np.nan if np.dtype(field.dtype).kind == "f" else 0, field.dtype)
+    array = tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
+    if array.size != count * field.size:
+        raise UsageError(f"add_samples: {name} has shape {array.shape}; it must be {(count, *(field.shape or (1,)))}")
+    return array.reshape(count, *field.shape)

@@ -1,0 +1,92 @@
+"""Independent normal actions in the environment's own units, not squashed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from offbeat.compat.skrl.models.torch.model import Inputs, Output
+from offbeat.compat.skrl.utils.spaces.torch import compute_space_limits
+from offbeat.errors import UsageError
+
+REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "prod": torch.prod, "none": None}
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class GaussianMixin:
+    """`act` for a policy whose `compute` returns means (batch, A) and {"log_std": (A,) or (batch, A)}.
+
+    clip_actions, clip_mean_actions: clip to the limits of the action space what was drawn, or the means before.
+    clip_log_std: clips the log standard deviation to min_log_std and max_log_std.
+    reduction: of the log-probability over the action's components; "none" keeps (batch, A).
+    """
+
+    action_space: Any
+    device: torch.device
+    compute: Any
+
+    def __init__(
+        self,
+        *,
+        clip_actions: bool = False,
+        clip_mean_actions: bool = False,
+        clip_log_std: bool = True,
+        min_log_std: float = -20,
+        max_log_std: float = 2,
+        reduction: Literal["mean", "sum", "prod", "none"] = "sum",
+        role: str = "",
+    ) -> None:
+        if reduction not in REDUCTIONS:
+            raise UsageError(f"reduction={reduction!r} is unknown; use {', '.join(REDUCTIONS)}")
+        self._reduction = REDUCTIONS[reduction]
+        self._clip_actions, self._clip_mean_actions = clip_actions, clip_mean_actions
+        self._log_std_limits = (min_log_std, max_log_std) if clip_log_std else None
+        self._limits = compute_space_limits(self.action_space, device=self.device, none_if_unbounded="any")
+        self._moments: tuple[Tensor, Tensor] | None = None  # of the last distribution: mean, log standard deviation
+
+    def act(self, inputs: Inputs, *, role: str = "") -> Output:
+        """Drawn actions (batch, A), and log_std, log_prob (batch, 1) and mean_actions.
+
+        With `taken_actions` in the inputs, log_prob is theirs. The density is that of the normal distribution, also
+        where actions are clipped.
+        """
+        mean, outputs = self.compute(inputs, role)
+        log_std = outputs["log_std"]
+        if self._clip_mean_actions:
+            mean = self._clipped(mean)
+        if self._log_std_limits is not None:
+            log_std = outputs["log_std"] = log_std.clamp(*self._log_std_limits)
+        self._moments = mean, log_std
+        noise = torch.randn_like(mean)
+        actions = torch.addcmul(mean, log_std.exp(), noise)
+        if self._clip_actions:
+            actions = self._clipped(actions)
+        taken = inputs.get("taken_actions", actions if self._clip_actions else None)
+        score = noise if taken is None else (taken - mean) * (-log_std).exp()
+        log_prob = -(torch.addcmul(log_std, score, score, value=0.5) + _HALF_LOG_TAU)
+        if self._reduction is not None:
+            log_prob = self._reduction(log_prob, dim=-1, keepdim=True)
+        outputs["log_prob"], outputs["mean_actions"] = log_prob, mean
+        return actions, outputs
+
+    def _clipped(self, actions: Tensor) -> Tensor:
+        low, high = self._limits
+        return actions if low is None and high is None else torch.clamp(actions, min=low, max=high)
+
+    def get_entropy(self, *, role: str = "") -> Tensor:
+        """The entropy (batch, 1) of the last distribution; 0 before the first call of `act`."""
+        if self._moments is None:
+            return torch.zeros((), device=self.device)
+        mean, log_std = self._moments
+        return (log_std + (0.5 + _HALF_LOG_TAU)).expand_as(mean).sum(-1, keepdim=True)
+
+    def distribution(self, *, role: str = "") -> Normal | None:
+        """The last distribution; None before the first call of `act`."""
+        if self._moments is None:
+            return None
+        mean, log_std = self._moments
+        return Normal(mean, log_std.exp(), validate_args=False)

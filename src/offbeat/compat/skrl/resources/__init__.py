@@ -1,0 +1,1 @@
+"""Parts of agents: preprocessors and learning-rate schedulers."""

@@ -1,0 +1,1 @@
+"""Preprocessors, by framework."""

@@ -1,0 +1,7 @@
+"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+
+from offbeat.compat.skrl.framework import not_there_yet
+
+raise not_there_yet(
+    "resources.preprocessors.jax", "the PyTorch classes in offbeat.compat.skrl.resources.preprocessors.torch"
+)

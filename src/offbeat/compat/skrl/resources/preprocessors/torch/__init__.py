@@ -1,0 +1,5 @@
+"""Preprocessors of observations and states."""
+
+from offbeat.compat.skrl.resources.preprocessors.torch.running_standard_scaler import RunningStandardScaler
+
+__all__ = ["RunningStandardScaler"]
