@@ -59,8 +59,6 @@ ALLOWED: dict[str, set[str]] = {
     },
 }
 
-ALLOWED["compat"] = {*ALLOWED["run"], "run"}  # and nothing imports it
-
 # The front doors, which may import everything and which nothing may import.
 DOORS = {"", "cli", "training_commands", "__main__", "compat"}
 

@@ -90,8 +90,8 @@ class Seen:
 class OwnModelsSAC:
     """The functions that `TorchBackend` needs of an algorithm: our SAC, with networks that are a user's modules.
 
-    observations, states: the preprocessors. precision: a context in which models compute. watch: whether to fill `seen`,
-    for tracking.
+    observations, states: the preprocessors. precision: a context in which models compute. watch: whether to fill
+    `seen`, for tracking.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def core_config(cfg: SAC_CFG) -> SACConfig:
         replay=ReplayUse(batch_size=int(cfg.batch_size)),
         rates=ActorCriticRates(actor_learning_rate=rates[0], critic_learning_rate=rates[1]),
         temperature=Learned(initial=value, target_entropy=goal) if cfg.learn_entropy else Fixed(value=value),
-        temperature_learning_rate=rates[2],
+        temperature_learning_rate=rates[2] if cfg.learn_entropy else SACConfig.temperature_learning_rate,
         target=Target(tau=float(cfg.polyak) or 1.0, target_every=1 if cfg.polyak else _NEVER),
         optimisation=Optimisation(max_grad_norm=float(cfg.grad_norm_clip) if cfg.grad_norm_clip > 0 else None),
     )

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from offbeat.algorithms.torch.differentiate import Gradient, Network, Tape, views
 from offbeat.algorithms.torch.optimise import Adam, Optimiser
+from offbeat.algorithms.torch.sac import SACState
+from offbeat.errors import UsageError
 
 
 class FlatAdam(torch.optim.Adam):
@@ -102,3 +104,50 @@ class ScaledNetwork(Network):
         out = Network.forward_backward(self, parts, lambda values: self.scaler.scale(gradient(values)), add)
         self.scaler.unscale_(self.optimizer)
         return out
+
+
+def make_optimizers(
+    state: SACState, parameters: Sequence[Sequence[Tensor]], rates: Sequence[float], scaler: torch.amp.GradScaler
+) -> list[FlatAdam]:
+    """Optimizers of policy, critics and entropy coefficient over the state's own; with the scaler, where it is enabled.
+
+    parameters: of the user's modules, and the coefficient's logarithm.
+    """
+    coefficient = state.log_temperature
+    parts = (
+        (state.actor.flat, state.actor.gradient, state.actor_optimiser),
+        (state.critic.flat, state.critic.gradient, state.critic_optimiser),
+        (coefficient, torch.zeros_like(coefficient), state.temperature_optimiser),
+    )
+    made = [
+        FlatAdam(own, rate, flat=flat, gradient=gradient, adam=adam)
+        for own, rate, (flat, gradient, adam) in zip(parameters, rates, parts, strict=True)
+    ]
+    if scaler.is_enabled():
+        state.actor_optimiser, state.critic_optimiser = (ScaledAdam(each, scaler) for each in made[:2])
+        for network, optimizer in zip((state.actor, state.critic), made[:2], strict=True):
+            assert isinstance(network, ScaledNetwork)
+            network.scaler, network.optimizer = scaler, optimizer
+    return made
+
+
+def make_schedulers(kinds: Any, optimizers: Sequence[FlatAdam], kwargs: Any) -> list[Any]:
+    """A scheduler for each optimizer; None where there is none."""
+    return [
+        None if kind is None else _scheduler(kind, optimizer, own)
+        for kind, optimizer, own in zip(kinds, optimizers, kwargs, strict=True)
+    ]
+
+
+def _scheduler(kind: Any, optimizer: FlatAdam, kwargs: dict[str, Any]) -> Any:
+    if not callable(kind):
+        raise UsageError(f"learning_rate_scheduler={kind!r} is not a class; use one of torch.optim.lr_scheduler")
+    if isinstance(kind, type) and issubclass(kind, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise UsageError(
+            "ReduceLROnPlateau needs a metric in each step, which SAC does not have; use another scheduler"
+        )
+    try:
+        return kind(optimizer, **kwargs)
+    except TypeError as error:
+        name = getattr(kind, "__name__", kind)
+        raise UsageError(f"{name} does not take learning_rate_scheduler_kwargs={kwargs!r}: {error}") from error

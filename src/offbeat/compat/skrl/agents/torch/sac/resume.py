@@ -118,7 +118,7 @@ def _as_json(name: str, agent: Any) -> Any:
     except (TypeError, ValueError, CheckpointError) as error:
         kind = type(agent.checkpoint_modules[name]).__name__
         raise UsageError(
-            f"the state of {name} ({kind}) has more than numbers, texts, lists and dictionaries, so a checkpoint cannot "
-            f"hold it: {error}; set experiment.checkpoint_interval=0, or use another scheduler"
+            f"the state of {name} ({kind}) has more than numbers, texts, lists and dictionaries, so a checkpoint "
+            f"cannot hold it: {error}; set experiment.checkpoint_interval=0, or use another scheduler"
         ) from error
     return state

@@ -17,7 +17,7 @@ from offbeat.compat.skrl.agents.torch.configuration import settings_from
 from offbeat.compat.skrl.agents.torch.sac.check_models import check_models
 from offbeat.compat.skrl.agents.torch.sac.draws import Draws
 from offbeat.compat.skrl.agents.torch.sac.learning import CRITICS, OwnModelsSAC, Sizes, core_config, make_learner
-from offbeat.compat.skrl.agents.torch.sac.optimizers import FlatAdam, ScaledAdam, ScaledNetwork
+from offbeat.compat.skrl.agents.torch.sac.optimizers import make_optimizers, make_schedulers
 from offbeat.compat.skrl.agents.torch.sac.resume import ResumeFiles
 from offbeat.compat.skrl.agents.torch.sac.sac_cfg import SAC_CFG
 from offbeat.compat.skrl.agents.torch.tracking import TensorTracker
@@ -116,41 +116,16 @@ class SAC(Agent):
         self._config_key = self._settings_now()
         self.learner = make_learner(self._module, core_config(cfg), self._sizes, self.device, dtype)
         state = self.learner.backend.state  # type: ignore[attr-defined]
-        self.log_entropy_coefficient = state.log_temperature.detach().requires_grad_(cfg.learn_entropy)
+        self.log_entropy_coefficient = state.log_temperature.detach().requires_grad_()
         self._target_entropy = -float(self._sizes.action) if cfg.target_entropy is None else cfg.target_entropy
-        rates = cfg.learning_rate
         critics = [*self.critic_1.parameters(), *self.critic_2.parameters()]
-        parts = (
-            (list(self.policy.parameters()), state.actor.flat, state.actor.gradient, state.actor_optimiser),
-            (critics, state.critic.flat, state.critic.gradient, state.critic_optimiser),
-            (
-                [self.log_entropy_coefficient],
-                state.log_temperature,
-                torch.zeros_like(state.log_temperature),
-                state.temperature_optimiser,
-            ),
-        )
-        self._optimizers = [
-            FlatAdam(parameters, float(rate), flat=flat, gradient=gradient, adam=adam)
-            for rate, (parameters, flat, gradient, adam) in zip(rates, parts, strict=True)  # type: ignore[arg-type]
-        ]
+        parameters = [*self.policy.parameters()], critics, [self.log_entropy_coefficient]
+        rates = tuple(map(float, cfg.learning_rate))  # type: ignore[arg-type]
+        self._optimizers = make_optimizers(state, parameters, rates, self.scaler)
         self.policy_optimizer, self.critic_optimizer, self.entropy_optimizer = self._optimizers
-        if self.scaler.is_enabled():
-            state.actor_optimiser, state.critic_optimiser = (
-                ScaledAdam(each, self.scaler) for each in self._optimizers[:2]
-            )
-            for network, optimizer in ((state.actor, self.policy_optimizer), (state.critic, self.critic_optimizer)):
-                assert isinstance(network, ScaledNetwork)
-                network.scaler, network.optimizer = self.scaler, optimizer
-        self._schedulers = [
-            None if kind is None else _scheduler(kind, optimizer, kwargs)
-            for kind, optimizer, kwargs in zip(
-                cfg.learning_rate_scheduler,  # type: ignore[arg-type]
-                self._optimizers,
-                cfg.learning_rate_scheduler_kwargs,  # type: ignore[arg-type]
-                strict=True,
-            )
-        ]
+        self._schedulers = make_schedulers(
+            cfg.learning_rate_scheduler, self._optimizers, cfg.learning_rate_scheduler_kwargs
+        )
         self.policy_scheduler, self.critic_scheduler, self.entropy_scheduler = self._schedulers
         self._draws = Draws(self.memory, self.streams.sampling, self.learner.backend.dtype)  # type: ignore[attr-defined]
 
@@ -365,18 +340,3 @@ def _unchanged(x: Any, train: bool = False) -> Any:
 
 def _state_of(module: Any) -> dict[str, Any]:
     return {} if module is None else dict(module.state_dict())
-
-
-def _scheduler(kind: Any, optimizer: FlatAdam, kwargs: dict[str, Any]) -> Any:
-    if not callable(kind):
-        raise UsageError(f"learning_rate_scheduler={kind!r} is not a class; use one of torch.optim.lr_scheduler")
-    if isinstance(kind, type) and issubclass(kind, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise UsageError(
-            "ReduceLROnPlateau needs a metric in each step, which SAC does not have; use another scheduler"
-        )
-    try:
-        return kind(optimizer, **kwargs)
-    except TypeError as error:
-        raise UsageError(
-            f"{getattr(kind, '__name__', kind)} does not take learning_rate_scheduler_kwargs={kwargs!r}: {error}"
-        ) from error
