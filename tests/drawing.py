@@ -1,4 +1,4 @@
-"""Batches drawn from uniform replay over given shards, one at a time."""
+"""Batches drawn from a replay over given shards, one at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from specs import Transitions
 
 
 class Drawn:
-    """Uniform replay over shards, from which batches of any size are drawn."""
+    """A replay over shards, from which batches of any size are drawn. make: (schema, settings) -> replay.
 
-    def __init__(self, shards: Sequence[Shard], **settings: Any) -> None:
-        self._shards, self._settings = shards, settings
+    A replay that wants TD errors gets random ones.
+    """
+
+    def __init__(self, shards: Sequence[Shard], make: Any = UniformReplay, **settings: Any) -> None:
+        self._shards, self._make, self._settings = shards, make, settings
         self._replays: dict[int, UniformReplay] = {}
         for worker, shard in enumerate(shards):
             shard.worker = worker
@@ -29,13 +32,16 @@ class Drawn:
     def replay(self, batch_size: int) -> UniformReplay:
         if batch_size not in self._replays:
             settings = ReplaySettings(capacity=1, batch_size=batch_size, **self._settings)
-            replay = self._replays[batch_size] = UniformReplay(self._shards[0].schema, settings)
+            replay = self._replays[batch_size] = self._make(self._shards[0].schema, settings)
             for shard in self._shards:
                 replay.attach(shard)
         return self._replays[batch_size]
 
     def sample(self, rng: np.random.Generator, batch_size: int) -> Transitions:
-        batches = self.replay(batch_size).draw(rng, 1)
+        replay = self.replay(batch_size)
+        batches = replay.draw(rng, 1)
+        if replay.wants_td_errors:
+            replay.feedback(batches.rows, rng.exponential(size=batches.rows.shape))
         columns = {name: column[0] for name, column in batches.columns.items()}
         nothing = columns["obs"][:, :0]
         return Transitions(**{"state": nothing, "next_state": nothing, **columns}, rows=batches.rows[0])

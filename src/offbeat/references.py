@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 
-from offbeat.errors import UsageError
+from offbeat.errors import OffbeatError, UsageError, describe
 
 
 def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]:
@@ -28,21 +31,72 @@ def find(reference: str, key: str) -> Any:
         raise UsageError(
             f"{key}={reference!r} is not of the form module:callable, for example my_package.my_module:make"
         )
+    value: Any = import_module(module_name, reference, key)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            own = [name for name in dir(value) if not name.startswith("_")]
+            raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}{_nearest(part, own)}")
+        value = getattr(value, part)
+    return value
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def import_module(name: str, reference: str, key: str) -> ModuleType:
+    """Imports a module of a user's. reference, key: for errors."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        value: Any = importlib.import_module(module_name)
+        return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
-        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             problem = f"there is no module {error.name!r} in {os.getcwd()} or among the installed packages"
         else:
-            problem = f"importing {module_name} raised {type(error).__name__}: {error}; correct the module"
+            problem = f"importing {name} raised {type(error).__name__}: {error}; correct the module"
         raise UsageError(f"{key}={reference!r}: {problem}") from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}")
-        value = getattr(value, part)
-    return value
+
+
+def make_own(reference: str | Callable[..., Any], key: str, protocol: type, *arguments: Any, **named: Any) -> Any:
+    """Calls a user's callable, or the one that `reference` names, and checks that what it makes follows the protocol.
+
+    UsageError if the call raises, or if a method or attribute of the protocol is missing.
+    """
+    name = name_of(reference) or repr(reference)
+    try:
+        made = resolve(reference, key)(*arguments, **named)
+    except OffbeatError:
+        raise
+    except Exception as error:
+        signature = ", ".join([*(type(each).__name__ for each in arguments), *(f"{each}=" for each in named)])
+        raise UsageError(f"{key}={name}: calling it with ({signature}) raised {describe(error)}") from error
+    members = (*protocol.__annotations__, *vars(protocol))
+    needed = [each for each in members if not each.startswith("_") or each in ("__call__", "__len__")]
+    if missing := [each for each in needed if not hasattr(made, each)]:
+        raise UsageError(
+            f"{key}={name} made a {type(made).__name__} without {', '.join(missing)}; it needs {', '.join(needed)}, as "
+            f"in {protocol.__module__}.{protocol.__name__}"
+        )
+    for each in needed:
+        _check_call(f"{key}={name}", made, protocol, each)
+    return made
+
+
+def _check_call(who: str, made: Any, protocol: type, name: str) -> None:
+    """Raises UsageError if a method does not take the arguments that it is called with."""
+    declared = vars(protocol).get(name)
+    if not isinstance(declared, FunctionType) or name == "__len__":
+        return
+    _, *parameters = inspect.signature(declared).parameters.values()
+    needed = [each for each in parameters if each.default is each.empty]
+    named = {each.name: None for each in needed if each.kind is each.KEYWORD_ONLY}
+    try:
+        inspect.signature(getattr(made, name)).bind(*(each for each in needed if each.name not in named), **named)
+    except (TypeError, ValueError) as error:
+        form = ", ".join(f"{each.name}=" if each.name in named else each.name for each in parameters)
+        raise UsageError(f"{who}: {name} of {type(made).__name__} must take ({form}): {error}") from error
 
 
 def _maker(value: Any, key: str) -> Callable[..., Any]:

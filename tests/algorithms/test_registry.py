@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 
 import offbeat
-import own_algorithm
 from offbeat import flat, settings
 from offbeat.algorithms.registry import ALGORITHMS, Algorithm, check_actions, find, kind_of_actions
 from offbeat.cli import main
 from offbeat.errors import SpaceError, UsageError
-from own_algorithm import ALGORITHM
+from own_parts import expectile
 from specs import choice_spec, vector_spec
 
 SHORT: dict[str, Any] = {"total_steps": 40, "eval_every": 0, "eval_episodes": 1, "logger": (), "quiet": True}
-NAME = "own_algorithm:ALGORITHM"
+SMALL: dict[str, Any] = {"hidden": (4,), "batch_size": 4, "gamma": 0.9}
+ALGORITHM = dataclasses.replace(
+    expectile.ALGORITHM, name="own", defaults=SMALL, run_defaults={"warmup_steps": 10}, without=("random_steps",)
+)
+NAME = f"{__name__}:ALGORITHM"
+NOT_A_RECORD = 3
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -65,8 +69,8 @@ def test_what_takes_the_actions_is_listed_from_the_records() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("own_algorithm:NOT_A_RECORD", "is a int, not an offbeat.algorithms.registry.Algorithm"),
-        ("own_algorithm:MISSING", "has no 'MISSING'"),
+        (f"{__name__}:NOT_A_RECORD", "is a int, not an offbeat.algorithms.registry.Algorithm"),
+        (f"{__name__}:MISSING", "has no 'MISSING'"),
         ("no_such_module:A", "there is no module 'no_such_module'"),
         (dataclasses.replace(ALGORITHM, name="sac"), "has the name of one of Offbeat's own"),
         (dataclasses.replace(ALGORITHM, name="a:b"), "must be letters, digits and _"),
@@ -79,7 +83,7 @@ def test_what_is_no_algorithm_is_refused(given: Any, words: str) -> None:
 
 
 def test_a_record_in_a_module_trains_and_resumes_by_its_name(tmp_path: Path) -> None:
-    run = offbeat.train(NAME, "Pendulum-v1", out=str(tmp_path), name="run", push=2.0, **SHORT)
+    run = offbeat.train(NAME, "Pendulum-v1", out=str(tmp_path), name="run", expectile=0.6, **SHORT)
     assert settings.read_yaml(run.path / "config.yaml")["algorithm"] == NAME
     assert "random_steps" not in settings.read_yaml(run.path / "config.yaml")
     assert offbeat.resume(run.path, total_steps=60, quiet=True).status == "finished"
@@ -91,24 +95,24 @@ def test_the_command_line_and_a_file_take_a_record_by_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text(f"algorithm: {NAME}\npush: 3.0\n")
+    file.write_text(f"algorithm: {NAME}\nexpectile: 0.7\n")
     line = f"train {NAME} --env Pendulum-v1 --config {file} --total-steps 40 --eval-every 0 --eval-episodes 1 --quiet"
     assert main([*line.split(), "--logger", "none", "--out", str(tmp_path), "--name", "run"]) == 0
-    assert settings.read_yaml(tmp_path / "run" / "config.yaml")["push"] == 3.0
+    assert settings.read_yaml(tmp_path / "run" / "config.yaml")["expectile"] == 0.7
     assert main(["train", NAME, "--help"]) == 0
-    assert "--push" in capsys.readouterr().out
+    assert "--expectile" in capsys.readouterr().out
 
 
 def test_a_record_that_is_passed_is_known_by_its_name_from_then_on(tmp_path: Path) -> None:
-    record = dataclasses.replace(ALGORITHM, name="passed", modules={"torch": own_algorithm.FUNCTIONS})
+    record = dataclasses.replace(ALGORITHM, name="passed", modules={"torch": expectile})
     run = offbeat.train(record, "Pendulum-v1", out=str(tmp_path), name="run", **SHORT)
     assert settings.read_yaml(run.path / "config.yaml")["algorithm"] == "passed"
     assert offbeat.Agent("passed", vector_spec()).config.algorithm == "passed"
     script = (
-        "import offbeat, own_algorithm, dataclasses, sys\n"
+        "import offbeat, dataclasses, sys\nfrom own_parts import expectile\n"
         "try: offbeat.resume(sys.argv[1], total_steps=60)\n"
         "except offbeat.errors.UsageError as error: print(error)\n"
-        "record = dataclasses.replace(own_algorithm.ALGORITHM, name='passed')\n"
+        "record = dataclasses.replace(expectile.ALGORITHM, name='passed')\n"
         "print(offbeat.resume(sys.argv[1], algorithm=record, total_steps=60, quiet=True).status)"
     )
     done = subprocess.run(

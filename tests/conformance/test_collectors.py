@@ -19,7 +19,7 @@ from offbeat.collect.shard_processes import ShardProcesses
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Schema
-from own_collector import BackgroundThread
+from own_parts.collector import Background
 
 WORKERS = 2
 
@@ -29,8 +29,8 @@ KINDS = {
     "in process, queue": Kind(in_process, rollouts=True),
     "processes, shards": Kind(processes, workers=WORKERS),
     "processes, queues": Kind(processes, rollouts=True, workers=WORKERS),
-    "own, shard": Kind(BackgroundThread),
-    "own, queue": Kind(BackgroundThread, rollouts=True),
+    "own, shard": Kind(Background),
+    "own, queue": Kind(Background, rollouts=True),
 }
 IN_PROCESSES = [name for name, kind in KINDS.items() if kind.workers]
 

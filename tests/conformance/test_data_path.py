@@ -1,6 +1,8 @@
-"""From environment to batch: every sampled transition is one that the environment's own log has."""
+"""From environment to batch: every transition that a replay draws is one that the environment's own log has."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,10 @@ from test_in_process import Scripted, collector, counting_vector, poll
 from counting import Counting
 from drawing import Drawn
 from offbeat.replay.shard import Shard
+from offbeat.replay.uniform import UniformReplay
 from offbeat.types import Schema
+from own_parts.recent import Recent
+from own_parts.replay import Prioritised
 from specs import Transitions
 
 ROWS = {1: 15_000, 3: 30_000, 64: 60_000}
@@ -41,14 +46,20 @@ def check(batch: Transitions, shard: Shard, envs: list[Counting], steps: int, pl
         assert batch.discount[row] == pytest.approx(discount, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["inline", "next_step", "same_step", "disabled"])
-@pytest.mark.parametrize(("num_envs", "rows"), ROWS.items())
-def test_every_sampled_transition_is_in_the_environments_log(kind: str, num_envs: int, rows: int) -> None:
+CASES = [
+    *((UniformReplay, kind, envs) for envs in ROWS for kind in ("inline", "next_step", "same_step", "disabled")),
+    *((own, "same_step", 1) for own in (Recent, Prioritised)),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "num_envs"), CASES)
+def test_every_sampled_transition_is_in_the_environments_log(make: Any, kind: str, num_envs: int) -> None:
+    rows = ROWS[num_envs]
     vector, envs = counting_vector(kind, num_envs)
     schema = Schema.transitions(vector.spec)
     shard, rng = Shard(schema, CAPACITY), np.random.default_rng(1)
     inline = collector(vector, Scripted(0), shard=shard)
-    samplers = {steps: Drawn([shard], n_step=steps, gamma=GAMMA) for steps in (1, 3)}
+    samplers = {steps: Drawn([shard], make, n_step=steps, gamma=GAMMA) for steps in (1, 3)}
     places: list[dict] = [{} for _ in envs]
     looks = iter(np.linspace(1, rows, 20).astype(int))
     look = next(looks)

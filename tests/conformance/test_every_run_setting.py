@@ -90,7 +90,7 @@ CHANGED: dict[str, Change] = {
     "replay_kwargs": Change({"share": 0.1}, "learned", {"replay": f"{__name__}:Newest"}),
     "reward_shaping": Change(f"{__name__}:halved", "rows"),
     "collectors": Change(2, "collectors"),
-    "collector": Change("own_collector:BackgroundThread", "collectors", COLLECTED),
+    "collector": Change("own_parts.collector:Background", "collectors", COLLECTED),
     "slack": Change(0, "lag", {**BUSY, "collect_ahead": 8}),
     "collect_ahead": Change(1, "lag", {**BUSY, "slack": 64}),
     "max_policy_lag": Change(2, "lag", BUSY),

@@ -24,6 +24,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo squashed": {**SHARED, "rollout_steps": 64, "epochs": 4, "squash": True, "learning_rate": 1e-3}
     | {"state_dependent_std": True, "normalise_advantages": False},
     "ppo discrete": {**SHARED, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01},
+    # A user's own preprocessor and schedule.
+    "ppo with own parts": {**SHARED, "rollout_steps": 64, "epochs": 4, "total_steps": 20_000}
+    | {"preprocessor": "own_parts.preprocessor:LargestScale"}
+    | {"schedule": "own_parts.schedules:InverseRoot", "schedule_kwargs": {"constant": 50}},
     "appo discrete": {**SHARED, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01},
 }
 algorithms = pytest.mark.parametrize("algorithm", SETTINGS)
@@ -51,6 +55,8 @@ def _probe(algorithm: str, **probe: Any) -> Any:
 
 
 def _value(agent: offbeat.Agent, obs: float) -> float:
+    seen = agent.learner.observations
+    obs = obs if seen is None else float(seen(np.float32([obs]))[0])
     with torch.inference_mode():
         return float(agent.learner.backend.state.critic(torch.tensor([[obs]]), torch.zeros(1, 0)))
 

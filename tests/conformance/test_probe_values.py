@@ -1,4 +1,4 @@
-"""Every off-policy algorithm learns the values of the probe environments, driven by a loop of our own."""
+"""Every off-policy algorithm, and one of a user's own, learns the values of the probe environments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import offbeat
+from offbeat.learn.torch_state import state_networks
 from probes import Probe
 
 SHARED: dict[str, Any] = {"hidden": (32, 32), "tau": 0.05, "target_every": 1, "batch_size": 64, "gamma": 0.5}
@@ -20,15 +21,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**SHARED, "learning_rate": 3e-3, "exploration": {"kind": "epsilon_greedy", "final": 1.0}},
     "redq": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.0}, "critics": 4, "actor_every": 1},
     "discrete sac": {**SHARED, **RATES, "temperature": {"kind": "fixed", "value": 0.02}},
+    "own_parts.expectile:ALGORITHM": {
+        **{name: value for name, value in (SHARED | RATES).items() if name != "target_every"},
+        "exploration": {"kind": "gaussian", "scale": 0.5},
+    },
 }
-DISCRETE = {"dqn", "discrete sac"}
+# Parts of a user's own with an algorithm of ours, or with one of the user's.
+OWN: dict[str, Any] = {"replay": "own_parts.replay:Prioritised", "preprocessor": "own_parts.preprocessor:LargestScale"}
+SETTINGS["td3 with own parts"] = {**SETTINGS["td3"], **OWN, "exploration": "own_parts.exploration:PinkNoise"}
+SETTINGS["dqn with own replay"] = {**SETTINGS["dqn"], **OWN}
+SETTINGS["sac with recent rows"] = {**SETTINGS["sac"], "replay": "own_parts.recent:Recent"}
+DISCRETE = {"dqn", "discrete sac", "dqn with own replay"}
 algorithms = pytest.mark.parametrize("algorithm", sorted(SETTINGS))
 
 
 def _train(algorithm: str, updates: int = 800, n_step: int = 1, **probe: Any) -> offbeat.Agent:
     torch.set_num_threads(1)
     env = Probe(**probe, discrete=algorithm in DISCRETE)
-    agent = offbeat.Agent(algorithm.split()[-1], env, random_steps=300, n_step=n_step, **SETTINGS[algorithm])
+    agent = offbeat.Agent(
+        "sac" if algorithm == "discrete sac" else algorithm.split()[0],
+        env,
+        random_steps=300,
+        n_step=n_step,
+        **SETTINGS[algorithm],
+    )
     obs, _ = env.reset(seed=0)
     for step in range(200 + updates):
         action = agent.act(obs)
@@ -42,12 +58,15 @@ def _train(algorithm: str, updates: int = 800, n_step: int = 1, **probe: Any) ->
 
 def _q(agent: offbeat.Agent, obs: float, action: float) -> np.ndarray:
     """(E,) values of one observation and action."""
+    seen = agent.learner.observations
+    obs = obs if seen is None else float(seen(np.float32([obs]))[0])
+    critic = state_networks(agent.learner.backend.state)["critic"]
     with torch.no_grad():
         if agent.spec.choices is not None:
             parts = [torch.tensor([[obs]])] + [torch.zeros(1, 0)] * (agent.config.algorithm == "sac")
-            return agent.learner.backend.state.critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
+            return critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
         inputs = [torch.tensor([[obs]]), torch.zeros(1, 0), torch.tensor([[action]])]
-        return agent.learner.backend.state.critic(*inputs)[:, 0].numpy()
+        return critic(*inputs)[:, 0].numpy()
 
 
 def _acts(agent: offbeat.Agent) -> float:

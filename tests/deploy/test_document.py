@@ -49,7 +49,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (algorithm, spec, settings) in POLICIES.items():
         agent = offbeat.Agent(algorithm, spec, hidden=(4,), **settings)
         notes = {"algorithm": algorithm, "env": "test", "step": 10, "versions": {"offbeat": "0"}}
-        export_policy(root / name, agent.publication(), agent.learner.backend.policy_description(), spec, notes)
+        export_policy(root / name, agent.publication(), agent.training.policy_description(), spec, notes)
     return {name: root / name for name in POLICIES}
 
 

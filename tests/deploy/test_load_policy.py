@@ -23,9 +23,7 @@ SMALL = {"hidden": (16, 16), "batch_size": 8, "random_steps": 0}
 
 
 def _export(agent: offbeat.Agent, directory: Path) -> Path:
-    export_policy(
-        directory, agent.publication(), agent.learner.backend.policy_description(), agent.spec, {"env": "test"}
-    )
+    export_policy(directory, agent.publication(), agent.training.policy_description(), agent.spec, {"env": "test"})
     return directory
 
 

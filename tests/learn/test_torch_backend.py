@@ -203,7 +203,7 @@ def test_a_state_may_nest_dataclasses_dicts_and_lists() -> None:
     ],
 )
 def test_a_state_with_something_that_cannot_be_saved_is_refused_by_its_path(part: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(UsageError, match=words):
         list(state_tensors(Nested(named=part)))
 
 

@@ -77,8 +77,8 @@ def test_what_does_not_fit_is_refused(algorithm: str, settings: dict[str, Any], 
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (lambda policy, spec: 3, "returned a int without load, initial_carry, act"),
-        (lambda policy: policy, "your callable raised TypeError"),
+        (lambda policy, spec: 3, "made a int without load, initial_carry, act; it needs"),
+        (lambda policy: policy, r"calling it with \(MLPPolicy, EnvSpec\) raised TypeError"),
         (f"{HERE}:missing", "has no 'missing'"),
     ],
 )

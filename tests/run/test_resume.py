@@ -11,7 +11,7 @@ import pytest
 
 import commands
 import patience
-from offbeat.algorithms.registry import ALGORITHMS
+from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
 
@@ -31,6 +31,12 @@ ROLLOUTS_WITH_EVERYTHING = [
     *("--rate-control", "adaptive", "--schedule", "linear"),
 ]
 OLDER_WEIGHTS = ["--sample-reuse", "2", "--target-every", "3", "--tau", "0.5"]
+OWN_PARTS = [
+    *("--replay", "own_parts.replay:Prioritised", "--replay-kwargs", "alpha=0.7"),
+    *("--exploration", "own_parts.exploration:PinkNoise", "--preprocessor", "own_parts.preprocessor:LargestScale"),
+    *("--actor-schedule", "own_parts.schedules:warm_up_and_fall", "--schedule-kwargs", "floor=0.2"),
+    *("--collector", "own_parts.collector:Background", "--slack", "0"),
+]
 CASES = {
     "Pendulum": ["sac", "--env", "Pendulum-v1"],
     "MuJoCo": ["sac", "--env", "HalfCheetah-v5"],
@@ -47,6 +53,7 @@ CASES = {
     "ppo with layer norm": ["ppo", "--env", "Pendulum-v1", "--layer-norm", "--optimiser", "rmsprop"],
     "appo": ["appo", "--env", "Pendulum-v1"],
     "appo with everything": ["appo", *ROLLOUTS_WITH_EVERYTHING, *OLDER_WEIGHTS],
+    "own parts": ["own_parts.expectile:ALGORITHM", "--env", "Pendulum-v1", "--num-envs", "2", *OWN_PARTS],
     "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
 }
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
@@ -55,7 +62,7 @@ TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
 
 
 def _training(out: Path, algorithm: str, *settings: str) -> list[str]:
-    kind = FROM_ROLLOUTS if ALGORITHMS[algorithm].learns_from == "rollouts" else FROM_REPLAY
+    kind = FROM_ROLLOUTS if find(algorithm).learns_from == "rollouts" else FROM_REPLAY
     return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *EVENTS, *RUN, *settings]
 
 
@@ -70,7 +77,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_algorithm_is_among_the_cases() -> None:
-    assert {algorithm for algorithm, *_ in CASES.values()} == set(ALGORITHMS)
+    assert {algorithm for algorithm, *_ in CASES.values() if ":" not in algorithm} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", CASES)

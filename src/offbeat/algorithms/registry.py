@@ -6,14 +6,15 @@ in YAML and on the command line.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from offbeat import foreign_names, references
-from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3
+from offbeat import flat, foreign_names, references
+from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3, Run
 from offbeat.coercion import shown, suggestion
 from offbeat.errors import SpaceError, UsageError
 from offbeat.types import EnvSpec
@@ -21,6 +22,14 @@ from offbeat.types import EnvSpec
 Actions = Literal["box", "discrete", "multidiscrete"]
 SPACES = {"box": "Box", "discrete": "Discrete", "multidiscrete": "MultiBinary or MultiDiscrete"}
 """Gymnasium's names for each kind of actions."""
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "init": ("config", "spec", "rng", "device", "dtype"),
+    "update": ("state", "config", "spec", "batch", "noise", "rates", "updates"),
+    "learn_rollout": ("state", "config", "spec", "rollout", "orders", "rate", "count", "updates"),
+    "policy_description": ("config", "spec"),
+}
+"""The functions of an algorithm, and the arguments that they are called with, by position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +41,7 @@ class Algorithm:
     actions. groups: each group of parameters, and the prefix of its learning_rate and schedule settings. acts_with: the
     network that acts. scheduled: other settings that follow a schedule, and the setting that names the schedule.
     own_rollouts: each collector's rollouts are learned from apart, as they arrive.
+    explicit: its functions compute gradients without autograd (`Network.backward`), so updates run with autograd off.
     variant_of: the algorithm that this one is, with other defaults. defaults, run_defaults: by flat key, where they
     differ from those of the config class and of the run. without: settings that it does not have. summary: one line for
     the help; the first of the config's docstring if there is none.
@@ -46,6 +56,7 @@ class Algorithm:
     acts_with: str = "actor"
     scheduled: Mapping[str, str] = field(default_factory=dict)
     own_rollouts: bool = False
+    explicit: bool = False
     variant_of: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     run_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -64,9 +75,24 @@ class Algorithm:
         found = self.modules[backend]
         if isinstance(found, Mapping):
             found = found[kind_of_actions(spec)]
-        if not isinstance(found, str):
+        if isinstance(found, str):
+            where = f"modules of {self.name}"
+            found = references.find(found, where) if ":" in found else references.import_module(found, found, where)
+        if hasattr(found, "make_backend"):
             return found
-        return references.find(found, "modules") if ":" in found else importlib.import_module(found)
+        for name in ("init", "update" if self.learns_from == "replay" else "learn_rollout", "policy_description"):
+            self._check_function(name, getattr(found, name, None))
+        return found
+
+    def _check_function(self, name: str, function: Any) -> None:
+        arguments = CALLS[name]
+        try:
+            inspect.signature(function).bind(*arguments)
+        except (TypeError, ValueError) as error:
+            problem = "is missing" if function is None else f"cannot be called: {error}"
+            raise UsageError(
+                f"the algorithm {self.name}: its function {name} {problem}; define {name}({', '.join(arguments)})"
+            ) from error
 
 
 _OF_REPLAY = (
@@ -74,6 +100,7 @@ _OF_REPLAY = (
     *("capacity", "replay", "replay_kwargs"),
     *("slack", "collect_ahead"),
 )
+_NEEDED_GROUPS = {"replay": ("returns", "replay", "networks"), "rollouts": ("returns", "rollouts", "networks")}
 _ACTOR_CRITIC = {"actor": "actor_", "critic": "critic_"}
 _SCHEDULED = {"clip": "clip_schedule", "entropy_coefficient": "entropy_schedule"}
 _ALL: tuple[Actions, ...] = ("box", "discrete", "multidiscrete")
@@ -150,7 +177,7 @@ _BUILT_IN = (
         without=_OF_REPLAY,
     ),
 )
-ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in _BUILT_IN}
+ALGORITHMS: dict[str, Algorithm] = {each.name: replace(each, explicit=True) for each in _BUILT_IN}
 """Our own algorithms, by name."""
 _given: dict[str, Algorithm] = {}
 """Records that were passed in this process, by name."""
@@ -200,8 +227,43 @@ def _remembered(record: Algorithm) -> Algorithm:
     if not record.name.isidentifier():
         raise UsageError(f"Algorithm(name={record.name!r}) must be letters, digits and _; use another name")
     if built_in is None:
+        _check_config_class(record)
         _given[record.name] = record
     return record
+
+
+def _check_config_class(record: Algorithm) -> None:
+    """Raises UsageError for a config class without the settings that a run or the record itself reads."""
+    kind, who = record.config, f"Algorithm {record.name!r}"
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        raise UsageError(
+            f"{who}: config={kind!r} must be a dataclass of settings; decorate it with dataclass(frozen=True)"
+        )
+    if record.learns_from not in _NEEDED_GROUPS or not record.actions or not {*record.actions} <= {*SPACES}:
+        raise UsageError(
+            f"{who}: learns_from={record.learns_from!r}, actions={record.actions!r}, but learns_from must be replay or "
+            f"rollouts, and actions some of {', '.join(SPACES)}"
+        )
+    fields = {each.name: each.metadata for each in dataclasses.fields(kind)}
+    if bare := [name for name, metadata in fields.items() if "group" not in metadata and "help" not in metadata]:
+        raise UsageError(
+            f"{who}: the field {bare[0]} of {kind.__name__} has no help text; write it as {bare[0]}: TYPE = "
+            "setting(default, help), or as group(KIND) for a group of settings"
+        )
+    if missing := [name for name in _NEEDED_GROUPS[record.learns_from] if name not in fields]:
+        raise UsageError(
+            f"{who}: {kind.__name__} has no group {' and no group '.join(missing)}, which runs read; add it from "
+            "offbeat.algorithms.configs.groups (or on_policy), for example replay: ReplayUse = group(ReplayUse)"
+        )
+    own, of_run = ({leaf.name for leaf in flat.leaves(each)} for each in (kind, Run))
+    rates = [f"{prefix}{name}" for prefix in record.groups.values() for name in ("learning_rate", "schedule")]
+    named = dict.fromkeys((*rates, *record.scheduled, *record.scheduled.values(), *record.defaults), own)
+    named |= dict.fromkeys(record.run_defaults, of_run) | dict.fromkeys(record.without, own | of_run)
+    if unknown := [name for name, there in named.items() if name not in there]:
+        raise UsageError(
+            f"{who}: its record names the setting {unknown[0]}, which {kind.__name__}, or the run, does not have; add "
+            "the setting, or correct groups, scheduled, defaults, run_defaults or without"
+        )
 
 
 @functools.cache
@@ -211,6 +273,7 @@ def _imported(name: str) -> Algorithm:
         raise UsageError(
             f"algorithm={name!r} is a {type(record).__name__}, not an offbeat.algorithms.registry.Algorithm"
         )
+    _check_config_class(record)
     return record
 
 

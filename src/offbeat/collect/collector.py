@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from offbeat.errors import OffbeatError
 from offbeat.trace import Trace
 from offbeat.types import Array, Chunk
 from offbeat.weights.publication import Publication
+
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,10 @@ class Collector(Protocol):
     def report(self) -> CollectorReport: ...
 
     def close(self) -> None: ...
+
+
+def checked(returned: Returned, kind: type, method: str) -> Returned:
+    """What a method of a collector has returned; OffbeatError if it is of another kind."""
+    if not isinstance(returned, kind):
+        raise OffbeatError(f"{method} of the collector returned a {type(returned).__name__}; return a {kind.__name__}")
+    return returned

@@ -189,14 +189,19 @@ def check(content: Any, weights: Weights) -> None:
     if not _is_integer(content["notes"].get("step", 0)):
         raise InvalidDocument(f"notes has step={content['notes']['step']!r:.60}, which is not a valid value")
     spec = _check_spec(content["spec"])
-    head = _check_policy(content["policy"], spec)
     for name, array in weights.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidDocument(f"{WEIGHTS} has numbers in {name!r:.60} that are not finite")
+    check_policy(content["policy"], spec, weights)
+
+
+def check_policy(policy: Any, spec: EnvSpec, weights: Weights) -> None:
+    """Raises InvalidDocument where a policy's description is invalid, or does not match the spec or the weights."""
+    head = _check_description(policy, spec)
     _check_normaliser(weights, spec)
-    if content["policy"]["kind"] != "module":
-        _check_layers(content["policy"], head, spec, weights)
-    elif head == "gaussian" and not content["policy"]["state_dependent_std"]:
+    if policy["kind"] != "module":
+        _check_layers(policy, head, spec, weights)
+    elif head == "gaussian" and not policy["state_dependent_std"]:
         _check_shapes(weights, {"actor/log_std": (spec.action_size,)}, {"actor/log_std"} & weights.keys())
 
 
@@ -238,7 +243,7 @@ def _check_layout(what: str, value: Any) -> None:
         raise InvalidDocument(f"{what}.leaves has two leaves with the same path: {paths!r:.60}")
 
 
-def _check_policy(value: Any, spec: EnvSpec) -> str:
+def _check_description(value: Any, spec: EnvSpec) -> str:
     """Checks the policy's description; returns the name of its head."""
     kind = value.get("kind") if isinstance(value, dict) else None
     head = value.get("head", kind) if isinstance(value, dict) else None
@@ -306,7 +311,8 @@ def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: 
         wanted["actor/log_std"] = (spec.action_size,)
     if not count:
         raise InvalidDocument(f"{WEIGHTS} has no layer of an actor")
-    _check_shapes(weights, wanted, {name for name in weights if not name.startswith("normaliser/")})
+    beside = ("normaliser/", "preprocessor/") if "preprocessor" in policy else ("normaliser/",)
+    _check_shapes(weights, wanted, {name for name in weights if not name.startswith(beside)})
 
 
 def _check_shapes(weights: Weights, wanted: Mapping[str, tuple[int, ...]], there: set[str]) -> None:

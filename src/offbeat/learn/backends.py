@@ -21,8 +21,9 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
     if hasattr(module, "make_backend"):
         own_backend: Backend = module.make_backend(config, spec, rng)
         return own_backend
-    own = {"device": run.compute.device, "precision": run.compute.precision, "acts_with": algorithm.acts_with}
-    return TorchBackend(module, config.learner, spec, rng=rng, **own)
+    own = {"device": run.compute.device, "precision": run.compute.precision}
+    of_record = {"acts_with": algorithm.acts_with, "autograd": not algorithm.explicit}
+    return TorchBackend(module, config.learner, spec, rng=rng, **own, **of_record)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat import flat
 from offbeat.algorithms.configs.groups import Normalisation, Optimisation
-from offbeat.errors import CheckpointError, UsageError
+from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.learn.backend import Backend, Scalar
 from offbeat.learn.rollout_columns import learnable
 from offbeat.learn.schedules import make_schedule
@@ -162,7 +162,14 @@ class Learner:
 
     def _preprocessed(self, name: str, column: Array) -> Array:
         part = self.states if name.endswith("state") else self.observations
-        return column if part is None or not column.shape[-1] else part(column)
+        if part is None or not column.shape[-1]:
+            return column
+        found = part(column)
+        if np.shape(found) != column.shape:
+            raise OffbeatError(
+                f"your preprocessor returned the shape {np.shape(found)} for {name} {column.shape}; keep the shape"
+            )
+        return found
 
     def _inputs(self, columns: Mapping[str, Array]) -> dict[str, Array]:
         names = [name for name in ("obs", "next_obs", "state", "next_state") if name in columns]
@@ -197,7 +204,7 @@ class Learner:
             return 0
         config, (rate,) = self._with_schedules(), self.rates().values()
         inputs = RolloutBatch(self._inputs(rollout.columns), rollout.valid)
-        prepared = learnable(inputs, self.reward_scale, config.largest_reward, self._dtype)
+        prepared = learnable(inputs, self.reward_scale, getattr(config, "largest_reward", None), self._dtype)
         orders = np.stack([rng.permutation(rows) for _ in range(config.rollouts.epochs)])
         counted = {"count": count, "updates": self.updates, "seed": self._seed + self.updates}
         result = self.backend.learn_rollout(config, prepared, orders, rate, **counted)

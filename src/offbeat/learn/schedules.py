@@ -40,7 +40,10 @@ def _checked(name: str, own: Schedule) -> Schedule:
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError(f"{name}: your schedule raised {type(error).__name__}: {error}") from error
+            raise UsageError(
+                f"{name}: your schedule raised {type(error).__name__}: {error}; it is called with the progress in "
+                "[0, 1] and schedule_kwargs, and returns a factor"
+            ) from error
         if not 0.0 <= value < math.inf:
             raise UsageError(f"{name}: your schedule returned {value!r} at progress {progress:g}; return a factor >= 0")
         return value

@@ -15,7 +15,7 @@ from torch import Tensor
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
-from offbeat.errors import UsageError
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.learn.backend import RolloutResult, Scalar, UpdateResult
 from offbeat.learn.torch_schedulers import scheduler_factor
 from offbeat.learn.torch_state import state_networks, state_tensors
@@ -56,7 +56,11 @@ def denormals_flushed() -> Iterator[None]:
 
 
 class TorchBackend:
-    """`Backend` in torch: an algorithm's module and its state on one device. rng: of the first weights."""
+    """`Backend` in torch: an algorithm's module and its state on one device.
+
+    rng: of the first weights. acts_with: the network of the state that acts. autograd: whether updates differentiate
+    losses by autograd, which is off otherwise.
+    """
 
     name = "torch"
     growing: tuple[str, ...] = ()
@@ -71,6 +75,7 @@ class TorchBackend:
         device: str = "cpu",
         precision: str = "float32",
         acts_with: str = "actor",
+        autograd: bool = False,
     ) -> None:
         self.module, self.config, self.spec = module, config, spec
         self._device, self.dtype = choose_device(device), getattr(torch, precision)
@@ -79,7 +84,13 @@ class TorchBackend:
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         networks = state_networks(self.state)
         self.networks = tuple(networks)
-        self._acting, self._explicit = networks[acts_with], all(each.explicit for each in networks.values())
+        if acts_with not in networks:
+            raise UsageError(
+                f"the state that init returned has no network {acts_with!r} to act with, but {sorted(networks)}; name "
+                "one so, or set acts_with in the Algorithm"
+            )
+        self._acting, self._autograd = networks[acts_with], autograd
+        self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}
 
     def update(
@@ -97,14 +108,28 @@ class TorchBackend:
             each_noise = self._tensor(noise).unbind()
             for index, batch in enumerate(self._batches(batches)):
                 with self.own_randomness(seed + index):
-                    found, error = update(
+                    result = update(
                         self.state, self.config, self.spec, batch, each_noise[index], rates[index], updates + index
                     )
+                found, error = self._without_graphs(result, len(batch)) if self._autograd else result
                 for name, value in found.items():
                     metrics[name].append(value)
                 if td_errors:
                     errors.append(error.abs() if error.ndim == 1 else error.abs().mean(0))
             return UpdateResult(metrics, torch.stack(errors).cpu().numpy() if td_errors else None)
+
+    def _without_graphs(self, result: Any, rows: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Checks what an update has returned, and drops the graphs that autograd may hold on to."""
+        rule = "return (metrics, td_errors): a mapping of names to single numbers, and a tensor (B,) or (E, B)"
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Mapping)):
+            raise OffbeatError(f"update returned a {type(result).__name__}, {result!r:.200}; {rule}")
+        metrics, errors = {name: torch.as_tensor(value).detach() for name, value in result[0].items()}, result[1]
+        if wrong := [name for name, value in metrics.items() if value.numel() != 1]:
+            raise OffbeatError(f"update returned the metric {wrong[0]} {tuple(metrics[wrong[0]].shape)}; {rule}")
+        if not isinstance(errors, Tensor) or errors.ndim not in (1, 2) or errors.shape[-1] != rows:
+            shape = tuple(errors.shape) if isinstance(errors, Tensor) else type(errors).__name__
+            raise OffbeatError(f"update returned TD errors {shape} for a batch of {rows}; {rule}")
+        return metrics, errors.detach()
 
     def _batches(self, batches: Batches) -> Iterator[Batch]:
         if batches.valid is not None:
@@ -128,6 +153,8 @@ class TorchBackend:
             made, rate, metrics = self.function("learn_rollout")(
                 self.state, config, self.spec, self._steps(rollout), order, rate, count, updates
             )
+        if self._autograd:
+            metrics = {name: [torch.as_tensor(value).detach() for value in each] for name, each in metrics.items()}
         return RolloutResult(made, rate, metrics)
 
     def _steps(self, rollout: RolloutBatch) -> RolloutTensors:
@@ -151,6 +178,8 @@ class TorchBackend:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def gradient_mode(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autograd:
+            return torch.enable_grad()
         return torch.inference_mode() if self._explicit else torch.no_grad()
 
     def own_randomness(self, seed: int) -> contextlib.AbstractContextManager[None]:

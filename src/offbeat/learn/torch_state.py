@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.algorithms.torch.differentiate import Network
+from offbeat.errors import UsageError
 
 
 def state_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -39,12 +40,12 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         for index, part in enumerate(value):
             yield from _parts(part, f"{path}/{index}" if path else str(index))
     elif isinstance(value, int | float):
-        raise TypeError(
+        raise UsageError(
             f"{path or 'the state'} is {value!r}: a number in an algorithm's state would not be saved; keep counters "
             "out of the state (`updates` is an argument of update) and hold other numbers in a tensor"
         )
     elif value is not None:
-        raise TypeError(
+        raise UsageError(
             f"{path or 'the state'} is a {type(value).__name__}, which cannot be saved; use tensors, networks, "
             "optimisers, and dataclasses, mappings, lists or tuples of them"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from offbeat.errors import UsageError
 from offbeat.policies.protocol import Policy
+from offbeat.references import make_own
 from offbeat.types import EnvSpec
 
 __all__ = ["NUMPY_BELOW", "Policy", "choose_backend", "make_policy"]
@@ -65,24 +66,11 @@ def make_policy(
     if exploration is None or spec is None:
         return policy
     if exploration["kind"] == "own":
-        return policy if explore is None else _explored(policy, spec, explore)
+        made: Policy = policy if explore is None else make_own(explore, "exploration", Policy, policy, spec)
+        return made
     from offbeat.policies.exploration import Exploring
 
     return Exploring(policy, exploration, spec, first_env, total_envs)
-
-
-def _explored(policy: Policy, spec: EnvSpec, explore: Callable[[Policy, EnvSpec], Policy]) -> Policy:
-    """The policy inside the user's own exploration."""
-    try:
-        found = explore(policy, spec)
-    except Exception as error:
-        raise UsageError(f"exploration: your callable raised {type(error).__name__}: {error}") from error
-    if missing := [name for name in ("load", "initial_carry", "act") if not callable(getattr(found, name, None))]:
-        raise UsageError(
-            f"exploration: your callable returned a {type(found).__name__} without {', '.join(missing)}; return a "
-            "policy, with the methods of offbeat.policies.Policy"
-        )
-    return found
 
 
 def _preprocessed(

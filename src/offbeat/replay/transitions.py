@@ -24,6 +24,12 @@ _Part = tuple[Array, Array, Array, Array]
 """First rows (B,), reward (B,), discount (B,), and the rows (B,) whose next observation is bootstrapped."""
 
 
+def split_keys(keys: Array) -> tuple[Array, Array]:
+    """The worker of each row, and its sequence in the worker's shard, where it is stored at sequence % capacity."""
+    workers = keys >> WORKER_SHIFT
+    return workers, keys - (workers << WORKER_SHIFT)
+
+
 class TransitionReader:
     """Reads transitions from shards that collectors may be writing to at the same time.
 
@@ -115,7 +121,7 @@ class TransitionReader:
 
     def _mixed(self, keys: Array, held: Held) -> _Part:
         """Splits the keys over the shards and puts the parts back in their order."""
-        workers = keys >> WORKER_SHIFT
+        workers, sequences = split_keys(keys)
         first, reward = np.empty(len(keys), self._row), np.empty(len(keys), self._discount.dtype)
         last, discount = first if self.n_step == 1 else np.empty_like(first), np.empty_like(reward)
         whole = np.dtype((np.void, self._row.itemsize))  # rows as bytes: NumPy would assign them field by field
@@ -123,8 +129,7 @@ class TransitionReader:
             places = np.flatnonzero(workers == shard.worker)
             if len(places) == 0:
                 continue
-            sequence = keys[places] - (shard.worker << WORKER_SHIFT)
-            from_first, reward[places], discount[places], from_last = self._part(shard, sequence, committed)
+            from_first, reward[places], discount[places], from_last = self._part(shard, sequences[places], committed)
             first.view(whole)[places] = from_first.view(whole)
             if last is not first:
                 last.view(whole)[places] = from_last.view(whole)

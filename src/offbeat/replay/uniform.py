@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from offbeat.errors import UsageError
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.memory import check_fits
 from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.shard import Shard
@@ -19,7 +19,8 @@ class UniformReplay:
     """Draws over everything that the shards hold, each shard in proportion to its rows.
 
     carry: fields of a row that batches have besides, such as truncated. replacement: whether a row may be in a batch
-    twice; in a replay with fewer rows than a batch it always may.
+    twice; in a replay with fewer rows than a batch it always may. reader: reads transitions by the keys of their rows,
+    over all shards.
     """
 
     wants_td_errors = unfinished = False
@@ -27,42 +28,50 @@ class UniformReplay:
     def __init__(
         self, schema: Schema, settings: ReplaySettings, carry: Sequence[str] = (), replacement: bool = True
     ) -> None:
-        self.schema, self._settings, self._replacement = schema, settings, replacement
+        self.schema, self.settings, self._replacement = schema, settings, replacement
         check_fits(f"batch_size={settings.batch_size}", 2 * settings.batch_size * schema.row.itemsize)
         self.shards: dict[str, Shard] = {}
-        self._reader = TransitionReader(
+        self._own_positions = type(self).positions is not UniformReplay.positions
+        self.reader = TransitionReader(
             schema, n_step=settings.n_step, gamma=settings.gamma, dtype=settings.dtype, carry=carry
         )
 
     def __len__(self) -> int:
-        return len(self._reader)
+        return len(self.reader)
 
     def ready(self) -> bool:
-        return len(self._reader) > 0
+        return len(self.reader) > 0
 
     def plan(self, worker: int, num_envs: int, total_envs: int) -> ShardPlan:
         """Capacity is shared out by environments."""
-        return self._settings.plan(self.schema, worker, num_envs, total_envs)
+        return self.settings.plan(self.schema, worker, num_envs, total_envs)
 
     def attach(self, store: Store) -> None:
         assert isinstance(store, Shard)
         self.shards[str(store.worker)] = store
-        self._reader.attach(store)
+        self.reader.attach(store)
 
     def draw(self, rng: np.random.Generator, count: int) -> Batches:
-        shape = count, self._settings.batch_size
+        shape = count, self.settings.batch_size
         while True:
-            held = self._reader.held()
+            held = self.reader.held()
             total = sum(max(0, committed - oldest) for oldest, committed in held)
             if total == 0:
                 raise UsageError("replay is empty: collect or observe at least one transition before an update")
-            keys = self._reader.keys(held, self._positions(rng, shape, total))
-            columns = self._reader.read(keys, held, shape)
+            chosen = self.positions(rng, shape, total)
+            if self._own_positions:
+                _check_positions(chosen, total)
+            keys = self.reader.keys(held, chosen)
+            columns = self.reader.read(keys, held, shape)
             if columns is not None:
                 return Batches(columns, keys.reshape(shape))
 
-    def _positions(self, rng: np.random.Generator, shape: tuple[int, int], total: int) -> Array:
-        """Numbers below `total`, one for each row of each batch."""
+    def positions(self, rng: np.random.Generator, shape: tuple[int, int], total: int) -> Array:
+        """Which rows to draw for K batches of B rows, shape (K, B): positions (K * B,) among the `total` that are held.
+
+        Shard after shard, from the oldest row of each to the newest. A replay that prefers some rows can be a subclass
+        that overrides this alone.
+        """
         if self._replacement or total < shape[1]:
             # `rng.integers` takes longer to start than to draw a batch; 53 random bits are as even over any ring.
             return (rng.random(shape[0] * shape[1]) * total).astype(np.int64)
@@ -76,3 +85,12 @@ class UniformReplay:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         pass
+
+
+def _check_positions(positions: Array, total: int) -> None:
+    """Raises OffbeatError for positions of a user's replay that name no row."""
+    if positions.dtype.kind != "i" or not (positions >= 0).all() or not (positions < total).all():
+        raise OffbeatError(
+            f"positions of your replay returned {positions.dtype} from {positions.min()} to {positions.max()}; return "
+            f"whole numbers from 0 to {total - 1}, as int64"
+        )

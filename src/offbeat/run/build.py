@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat import presets
 from offbeat.algorithms.configs import Config
-from offbeat.collect.collector import Collector
+from offbeat.collect.collector import Collector, CollectorReport, checked
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.factories import in_process, processes
 from offbeat.envs import Vector
@@ -19,7 +19,7 @@ from offbeat.envs.environment_notes import environment_notes
 from offbeat.errors import UsageError
 from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
-from offbeat.references import resolve
+from offbeat.references import make_own, resolve
 from offbeat.run.callbacks import Callbacks, combine
 from offbeat.run.compatibility import spaces_of
 from offbeat.run.directory import RunDirectory
@@ -108,9 +108,9 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
     training = _training(config, spec, run.environment.num_envs)
     wants_infos = callbacks is not None and callbacks.handles("on_chunk")
     own = run.collection.collector
-    make = processes if own == "processes" else resolve(own, "collector")
     context = _context(training, environments.collector_maker, run.environment.num_envs, wants_infos)
-    collector: Collector = make(context)
+    collector = processes(context) if own == "processes" else make_own(own, "collector", Collector, context)
+    checked(collector.report(), CollectorReport, "report")
     evaluator: Evaluator = NoEvaluator()
     if episodes := run.evaluation.eval_episodes:
         evaluator = ProcessEvaluator(

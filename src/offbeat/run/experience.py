@@ -10,15 +10,15 @@ import numpy as np
 from offbeat.algorithms.configs import Config, Run
 from offbeat.algorithms.configs.on_policy import RolloutQueue
 from offbeat.algorithms.registry import Algorithm
-from offbeat.errors import UsageError
-from offbeat.references import name_of, resolve
+from offbeat.errors import OffbeatError
+from offbeat.references import make_own
 from offbeat.replay.experience import Experience
 from offbeat.replay.rollouts import Rollouts, RolloutSettings, rollout_schema
 from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.uniform import UniformReplay
 from offbeat.run.pace import ENDLESS, Pace, RatioPace, RolloutPace
 from offbeat.run.tuning import ahead
-from offbeat.types import EnvSpec, Schema
+from offbeat.types import Batches, EnvSpec, Schema
 
 
 def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experience, Pace]:
@@ -49,16 +49,24 @@ def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experie
     storage = config.run.storage
     if storage.replay == "uniform":
         return UniformReplay(schema, settings)
-    own = resolve(storage.replay, "replay")(schema, settings, **storage.replay_kwargs)
-    missing = [name for name in dir(Experience) if not name.startswith("_") and not hasattr(own, name)]
-    missing += [name for name in Experience.__annotations__ if not hasattr(own, name)]
-    if missing:
-        raise UsageError(
-            f"replay={name_of(storage.replay) or storage.replay!r} made a {type(own).__name__} without "
-            f"{', '.join(missing)}; an experience needs all that offbeat.replay.experience.Experience has"
-        )
-    made: Experience = own
+    made: Experience = make_own(storage.replay, "replay", Experience, schema, settings, **storage.replay_kwargs)
     return made
+
+
+def check_batches(batches: Any, shape: tuple[int, int]) -> None:
+    """Raises OffbeatError for batches of a user's replay that no update can learn from. shape: (K, B)."""
+    if not isinstance(batches, Batches):
+        raise OffbeatError(f"draw of your replay returned a {type(batches).__name__}; return offbeat.types.Batches")
+    parts = {**batches.columns, "rows": batches.rows, "weight": batches.weight}
+    needed = ("obs", "action", "reward", "discount", "next_obs", "rows")
+    if missing := [name for name in needed if parts.get(name) is None]:
+        raise OffbeatError(f"draw of your replay returned batches without {', '.join(missing)}; add them to columns")
+    for name, part in parts.items():
+        if part is not None and np.shape(part)[:2] != shape:
+            raise OffbeatError(
+                f"draw of your replay returned {name} with the shape {np.shape(part)}; it must begin with (K, B) = "
+                f"{shape}, for K updates with batches of batch_size"
+            )
 
 
 def collects_elsewhere(run: Run) -> bool:

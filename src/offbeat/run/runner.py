@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import sleep
 from typing import Any
 
-from offbeat.collect.collector import Collector, CollectorState
+from offbeat.collect.collector import Collector, CollectorState, checked
 from offbeat.deploy import export_policy
 from offbeat.errors import ProcessFault
 from offbeat.observe.console import Console
@@ -170,10 +170,9 @@ class Runner:
 
     def _collect(self) -> None:
         """Takes in what collectors have stored; waits for it only where there is nothing to learn."""
-        training = self.training
-        self.collector.allow(min(training.pace.ahead(self.progress.updates), self.progress.total_steps - 1))
-        idle = training.pace.synchronous or self._updates_allowed() == 0
-        chunks = self.collector.poll(POLL_SECONDS if idle else 0.0)
+        self.collector.allow(min(self.training.ahead(), self.progress.total_steps - 1))
+        idle = self.training.pace.synchronous or self._updates_allowed() == 0
+        chunks = checked(self.collector.poll(POLL_SECONDS if idle else 0.0), list, "poll")
         with self.trace("take"):
             for chunk in chunks:
                 self._take(chunk)
@@ -304,7 +303,7 @@ class Runner:
 
     def _collector_state(self) -> CollectorState:
         """Where the collector stands; the rows that it had stored up to there are taken in."""
-        state = self.collector.snapshot()
+        state = checked(self.collector.snapshot(), CollectorState, "snapshot")
         for chunk in state.chunks:
             self._take(chunk)
         return state

@@ -15,20 +15,23 @@ import numpy as np
 from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
-from offbeat.algorithms.configs.exploration import own_maker
+from offbeat.algorithms.configs.exploration import describe, own_maker
 from offbeat.algorithms.registry import find
 from offbeat.collect.ledger import ChunkLedger
+from offbeat.deploy.document import InvalidDocument, check_policy
 from offbeat.errors import UsageError
 from offbeat.learn.backends import make_backend
 from offbeat.learn.learner import Learner
+from offbeat.learn.statistics import Preprocessor
 from offbeat.policies import Policy, choose_backend, make_policy
-from offbeat.references import name_of, resolve
+from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
 from offbeat.run.compatibility import check_compatible
-from offbeat.run.experience import dtype_of, from_replay, from_rollouts
+from offbeat.run.experience import check_batches, dtype_of, from_replay, from_rollouts
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot, select_prefix
+from offbeat.run.trials import ROWS, try_exploration, try_preprocessor
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
@@ -73,7 +76,7 @@ class Training:
             scheduled=self.algorithm.scheduled,
             seed=int(self.streams.initial.integers(2**62)),
             dtype=dtype_of(config),
-            preprocessor=None if self._make_preprocessor is None else self._make_preprocessor(spec),
+            preprocessor=None if own is None else make_own(own, "preprocessor", Preprocessor, spec),
         )
         if self.algorithm.learns_from == "rollouts":
             self.experience, self.pace = from_rollouts(
@@ -85,11 +88,27 @@ class Training:
             self._plan()
         self.learner.check_schedules()
         self.ledger = ChunkLedger()
-        self.steps = 0
+        self.steps, self._checked_batches = 0, False
         self.logged: dict[str, float] = {}
         self._policies: dict[int, Policy] = {}
+        self._check_own_parts()
         self._published: Publication | None = None
         self._revision = (-1, -1)  # of the learner, when it was published
+
+    def _check_own_parts(self) -> None:
+        """Raises UsageError for a description, a preprocessor or an exploration of the user's that could not act."""
+        if self._make_preprocessor is not None and self.learner.observations is not None:
+            try_preprocessor(self.learner.observations, self.spec)
+        weights = self.learner.weights()
+        try:
+            check_policy(self.policy_description(), self.spec, weights)
+        except InvalidDocument as error:
+            name, acting = self.algorithm.name, self.algorithm.acts_with
+            raise UsageError(
+                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}"
+            ) from error
+        if own_maker(getattr(self.config.learner, "exploration", None)) is not None:
+            try_exploration(self.policy_factory(ROWS)(), self.spec, weights)
 
     def _plan(self) -> None:
         run = self.config.run
@@ -131,6 +150,11 @@ class Training:
             return 0
         return due if total is None else min(due, total - updates)
 
+    def ahead(self) -> int:
+        """Environment steps that collectors may have made; more while there is nothing to learn from yet."""
+        ahead = self.pace.ahead(self.learner.updates)
+        return ahead if ahead >= self.steps or self.experience.ready() else self.steps
+
     def learn(self, count: int) -> int:
         """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
         if self.algorithm.learns_from == "rollouts":
@@ -142,10 +166,9 @@ class Training:
         while made < count:
             group = min(size, count - made)
             with self.trace("sample"):
-                batches = experience.draw(self.streams.sampling, group)
+                batches = self._drawn(group)
                 noise = self._noise(group)
             with self.trace("update"):
-                assert isinstance(batches, Batches)
                 td_errors = learner.update(batches, noise, experience.wants_td_errors)
             if td_errors is not None:
                 experience.feedback(batches.rows, td_errors)
@@ -159,6 +182,16 @@ class Training:
     def _noise(self, count: int) -> Array:
         shape = count, *self.learner.backend.noise_shape
         return np.asarray(self.streams.noise.standard_normal(shape, dtype_of(self.config)))
+
+    def _drawn(self, count: int) -> Batches:
+        """Batches for `count` updates; the first ones are checked, because the replay may be the user's own."""
+        if not self.experience.ready():
+            raise UsageError("replay is empty: collect or observe at least one transition before an update")
+        batches = cast(Batches, self.experience.draw(self.streams.sampling, count))
+        if not self._checked_batches or len(batches) != count:
+            check_batches(batches, (count, cast(Any, self.config.learner).replay.batch_size))
+            self._checked_batches = True
+        return batches
 
     def _learn_rollout(self, count: int) -> int:
         """A turn with the pending rollout.
@@ -240,7 +273,9 @@ class Training:
 
     def policy_description(self) -> dict[str, Any]:
         """What `make_policy` needs beside the weights, as JSON."""
-        description = self.learner.backend.policy_description()
+        description, own = self.learner.backend.policy_description(), self.config.learner
+        if isinstance(description, dict) and hasattr(own, "exploration"):
+            description = description | {"exploration": describe(own.exploration)}
         return description if self._make_preprocessor is None else description | {"preprocessor": self._preprocessor}
 
     @property

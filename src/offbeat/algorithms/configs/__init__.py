@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from offbeat.algorithms.configs import groups
 from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.configs.exploration import EpsilonGreedy, Gaussian, OrnsteinUhlenbeck, OwnExploration
 from offbeat.algorithms.configs.groups import SCHEDULES, Activation, Optimisation, Reference
@@ -17,6 +18,7 @@ from offbeat.algorithms.configs.idle import IdleSetting
 from offbeat.algorithms.configs.off_policy import DQN, SAC, TD3, Fixed, Learned
 from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate
 from offbeat.algorithms.configs.run import Run, check_needs
+from offbeat.ranges import group, setting
 
 __all__ = [
     "APPO",
@@ -39,6 +41,9 @@ __all__ = [
     "OwnExploration",
     "Reference",
     "Run",
+    "group",
+    "groups",
+    "setting",
 ]
 
 

@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 from offbeat import flat
+from offbeat.algorithms.configs.exploration import check_exploration
 from offbeat.algorithms.configs.groups import SCHEDULES, own_schedule, schedules_of
 from offbeat.algorithms.configs.idle import refuse_idle
 from offbeat.errors import UsageError
@@ -17,6 +18,7 @@ def check_config(config: Any) -> None:
     check_ranges(config)
     for name, schedule in schedules_of(flat.values(config)).items():
         _check_schedule(name, schedule)
+    check_exploration(getattr(config, "exploration", None))
     refuse_idle(config)
 
 

@@ -23,7 +23,10 @@ class IdleSetting(UsageError):
 
 @dataclass(frozen=True)
 class Idle:
-    """names: settings without effect if `when` holds of the flat values. why: the reason. instead: the remedy."""
+    """names: settings without effect if `when` holds of the flat values. why: the reason. instead: the remedy.
+
+    A user's own config may have some of these names and not the others.
+    """
 
     names: tuple[str, ...]
     when: Callable[[Values], bool]
@@ -47,32 +50,34 @@ IDLE = (
     Idle(("dueling",), lambda values: values.get("critic") is not None, "your own critic has its own outputs"),
     Idle(
         ("observation_clip",),
-        lambda values: not values["normalise_observations"],
+        lambda values: not values.get("normalise_observations", True),
         "normalise_observations is off",
         "set normalise_observations",
     ),
     Idle(
         ("temperature_learning_rate", "temperature_schedule"),
-        lambda values: type(values["temperature"]).__name__ == "Fixed",
+        lambda values: type(values.get("temperature")).__name__ == "Fixed",
         "temperature is fixed",
         "use temperature learned",
     ),
-    Idle(("target_noise_clip",), lambda values: values["target_noise"] == 0, "target_noise is 0", "set target_noise"),
+    Idle(
+        ("target_noise_clip",), lambda values: values.get("target_noise") == 0, "target_noise is 0", "set target_noise"
+    ),
     Idle(
         ("entropy_schedule",),
-        lambda values: values["entropy_coefficient"] == 0,
+        lambda values: values.get("entropy_coefficient") == 0,
         "entropy_coefficient is 0",
         "set entropy_coefficient",
     ),
     Idle(
         ("adam_betas", "adam_epsilon"),
-        lambda values: values["optimiser"] not in ("adam", "adamw"),
+        lambda values: values.get("optimiser", "adam") not in ("adam", "adamw"),
         "optimiser is neither adam nor adamw",
         "use one of these",
     ),
     Idle(
         ("weight_decay",),
-        lambda values: values["optimiser"] != "adamw",
+        lambda values: values.get("optimiser", "adamw") != "adamw",
         "optimiser is not adamw",
         "use optimiser adamw",
     ),
@@ -82,7 +87,9 @@ IDLE = (
         "no schedule is a callable of your own",
         "set one to module:callable",
     ),
-    Idle(("tau",), lambda values: values["target_every"] is None, "there is no target network", "set target_every"),
+    Idle(
+        ("tau",), lambda values: values.get("target_every", 1) is None, "there is no target network", "set target_every"
+    ),
 )
 
 

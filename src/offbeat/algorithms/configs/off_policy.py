@@ -11,7 +11,6 @@ from offbeat.algorithms.configs.exploration import (
     Gaussian,
     OrnsteinUhlenbeck,
     OwnExploration,
-    check_exploration,
 )
 from offbeat.algorithms.configs.groups import (
     ActorCriticRates,
@@ -136,7 +135,6 @@ class TD3:
 
     def __post_init__(self) -> None:
         check_config(self)
-        check_exploration(self.exploration)
 
 
 @dataclass(frozen=True)
@@ -164,4 +162,3 @@ class DQN:
 
     def __post_init__(self) -> None:
         check_config(self)
-        check_exploration(self.exploration)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.configs.groups import CriticRegularisation
+from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import (
     MLP,
@@ -27,6 +27,8 @@ from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import resolve
 from offbeat.types import EnvSpec
+
+NO_OWN_NETWORKS = OwnActorCritic()
 
 
 def refuse_images(names: str, spec: EnvSpec) -> None:
@@ -69,19 +71,21 @@ def make_actor_and_critics(
 
 
 def _actor(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
-    if config.own_networks.actor is not None:
-        module = resolve(config.own_networks.actor, "actor")(spec)
+    own = getattr(config, "own_networks", NO_OWN_NETWORKS).actor
+    if own is not None:
+        module = resolve(own, "actor")(spec)
         return UserSampler(module) if hasattr(module, "sample") else UserNetwork(module)
     sizes = (spec.observation_size, *config.networks.hidden, outputs)
     return MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
 
 
 def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
-    if config.own_networks.critic is not None:
-        make = resolve(config.own_networks.critic, "critic")
+    own = getattr(config, "own_networks", NO_OWN_NETWORKS).critic
+    if own is not None:
+        make = resolve(own, "critic")
         return UserCritics([make(spec) for _ in range(config.critic_networks.critics)], spec.choices)
-    own = config.critic_networks.critic_hidden
-    hidden = config.networks.hidden if own is None else own
+    hidden = config.critic_networks.critic_hidden
+    hidden = config.networks.hidden if hidden is None else hidden
     regularisation = getattr(config, "critic_regularisation", CriticRegularisation())
     norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
     norm = config.networks.layer_norm if norm is None else norm

@@ -188,7 +188,7 @@ class AutogradPass:
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         _, out = tape
-        found = _filled(torch.autograd.grad(out, self._parameters, gradient, allow_unused=True), self._parameters)
+        found = filled(torch.autograd.grad(out, self._parameters, gradient, allow_unused=True), self._parameters)
         parts = [each.reshape(-1) for each in found]
         if add:
             into.add_(torch.cat(parts))
@@ -199,10 +199,10 @@ class AutogradPass:
         inputs, out = tape
         if which is not None:
             gradient = torch.zeros_like(out).scatter_(0, which.unsqueeze(0), gradient.unsqueeze(0))
-        return _filled(torch.autograd.grad(out, inputs[part], gradient, allow_unused=True), [inputs[part]])[0]
+        return filled(torch.autograd.grad(out, inputs[part], gradient, allow_unused=True), [inputs[part]])[0]
 
 
-def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+def filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
     """Zeros where the output does not depend on something."""
     return [torch.zeros_like(to) if each is None else each for each, to in zip(gradients, like, strict=True)]
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
-from offbeat.algorithms.configs.exploration import describe
 from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network, refuse_images
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
@@ -120,7 +119,6 @@ def policy_description(config: DQN, spec: EnvSpec) -> dict[str, Any]:
         "kind": "greedy" if config.own_networks.critic is None else "module",
         "head": "greedy",
         "dueling": config.dueling,
-        "exploration": describe(config.exploration),
     }
     if config.own_networks.critic is None:
         return description | {"activation": config.networks.activation}

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
-from offbeat.algorithms.configs.exploration import describe
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
     make_actor_and_critics,
@@ -142,7 +141,6 @@ def policy_description(config: TD3, spec: EnvSpec) -> dict[str, Any]:
     description: dict[str, Any] = {
         "kind": "deterministic" if config.own_networks.actor is None else "module",
         "head": "deterministic",
-        "exploration": describe(config.exploration),
     }
     if config.own_networks.actor is None:
         return description | {"activation": config.networks.activation}

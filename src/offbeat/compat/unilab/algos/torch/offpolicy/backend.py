@@ -123,13 +123,7 @@ class LearnerBackend:
         return {f"actor/{name}": tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def policy_description(self) -> dict[str, Any]:
-        return {
-            "kind": "module",
-            "head": "deterministic",
-            "action_size": self.spec.action_size,
-            "exploration": {"kind": "own", "make": None},
-            "actor": None,
-        }
+        return {"kind": "module", "head": "deterministic", "actor": None}
 
     def arrays(self) -> dict[str, Array]:
         state = {"learner": self.learner.get_state_dict(), "update_count": self.learner.update_count}
