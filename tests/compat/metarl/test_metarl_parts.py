@@ -194,6 +194,45 @@ def test_noise_needs_a_box_and_epsilon_a_probability() -> None:
         AddOrnsteinUhlenbeckNoise(MetaRLEnv(Reach()).spec, Always([0.0]), dt=0)
 
 
+@pytest.mark.parametrize("kind", ["epsilon", "gaussian", "ornstein_uhlenbeck"])
+def test_one_action_asks_the_policy_for_one_and_many_for_many(kind: str) -> None:
+    class Told(Always):
+        asked: list[str] = []  # noqa: RUF012
+
+        def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+            self.asked.append("one")
+            return self.action, {}
+
+        def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+            self.asked.append("many")
+            return np.stack([np.asarray(self.action)] * len(observations)), {}
+
+    Told.asked = []
+    reach, line = MetaRLEnv(Reach()).spec, MetaRLEnv(Line()).spec
+    policy = {
+        "epsilon": lambda: EpsilonGreedyPolicy(line, Told(1), total_timesteps=10),
+        "gaussian": lambda: AddGaussianNoise(reach, Told([0.0])),
+        "ornstein_uhlenbeck": lambda: AddOrnsteinUhlenbeckNoise(reach, Told([0.0])),
+    }[kind]()
+    one, _ = policy.get_action(np.zeros(3))
+    many, _ = policy.get_actions([np.zeros(3)] * 4)
+    assert Told.asked == ["one", "many"]
+    assert np.shape(many) == (4, *np.shape(one))
+
+
+def test_parameters_and_resets_reach_the_policy_inside() -> None:
+    spec = MetaRLEnv(Reach()).spec
+    inner = DeterministicMLPPolicy(spec, hidden_sizes=(4,))
+    policy = AddGaussianNoise(spec, inner)
+    other = AddGaussianNoise(spec, DeterministicMLPPolicy(spec, hidden_sizes=(4,)))
+    policy.set_param_values(other.get_param_values())
+    observations = np.ones((2, 3))
+    assert np.array_equal(inner.get_actions(observations)[0], other.policy.get_actions(observations)[0])
+    recorded = Always([0.0])
+    AddOrnsteinUhlenbeckNoise(spec, recorded).reset([True, False])
+    assert recorded.resets == [[True, False]]
+
+
 # Spaces and environments
 
 

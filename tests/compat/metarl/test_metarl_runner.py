@@ -24,18 +24,23 @@ from metarl_parts import (
     updates,
 )
 from offbeat.compat.metarl import (
+    DQN,
     AddOrnsteinUhlenbeckNoise,
+    DiscreteMLPQFunction,
+    DiscreteQfDerivedPolicy,
     EpsilonGreedyPolicy,
     LocalRunner,
     MetaRLEnv,
     OffPolicyRLAlgorithm,
+    PathBuffer,
     SnapshotConfig,
     set_seed,
     wrap_experiment,
 )
 from offbeat.compat.metarl.experiment.local_runner import NotSetupError
-from offbeat.errors import CheckpointError, UsageError
+from offbeat.errors import CheckpointError, RunBusyError, UsageError
 from offbeat.run.checkpoint import Checkpoints, digest
+from offbeat.run.lock import RunLock
 
 # Epochs and samples.
 
@@ -135,6 +140,27 @@ def test_environments_of_the_old_gym_work(tmp_path: Path) -> None:
     assert len(set(Old.seeds)) == 3
 
 
+def test_structured_observations_are_flattened_for_policies_and_replay(tmp_path: Path) -> None:
+    class Structured(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            parts = {"where": gymnasium.spaces.Discrete(6), "line": self.observation_space}
+            self.observation_space = gymnasium.spaces.Dict(parts)  # type: ignore[assignment]
+
+        def _observation(self) -> Any:
+            return {"where": self.position, "line": super()._observation()}
+
+    env = MetaRLEnv(Structured())
+    qf = DiscreteMLPQFunction(env.spec, hidden_sizes=(8,))
+    policy = DiscreteQfDerivedPolicy(env.spec, qf)
+    algo = DQN(env.spec, policy, qf, ListBuffer(), Always(1), min_buffer_size=8, steps_per_epoch=1, max_path_length=6)
+    runner_in(tmp_path, algo, env).train(1, 8)
+    rows = algo.replay_buffer.rows("observations")
+    flat = [env.spec.observation_space.flatten({"where": n, "line": [n, 1.0]}) for n in (0, 1, 2, 3)]
+    assert np.array_equal(rows, np.concatenate([flat, flat]))
+    assert updates(algo) == 50
+
+
 # Checkpoints.
 
 
@@ -172,6 +198,13 @@ def test_restore_returns_the_arguments_of_train_and_resume_may_change_them(tmp_p
     assert (updates(algo), runner.total_env_steps, runner._stats.last_path) == (15, 32 + 12, None)
 
 
+def test_a_run_that_is_complete_resumes_to_the_same_return(tmp_path: Path) -> None:
+    made = runner_in(tmp_path, recording()).train(2, 8)
+    runner = runner_in(tmp_path, recording())
+    runner.restore(tmp_path)
+    assert runner.resume() == made == 10.0
+
+
 def test_a_run_can_be_continued_in_another_directory(tmp_path: Path) -> None:
     runner_in(tmp_path / "a", small_dqn()).train(2, 8)
     before = digest(tmp_path / "a")
@@ -202,7 +235,7 @@ class OwnAlgorithm(OffPolicyRLAlgorithm):
         self.optimizer.step()
         self.scheduler.step()
         self.count += 1
-        self.statistics["losses"].append(float(loss))
+        self.statistics["losses"].append(loss.item())
         self.statistics[3] += loss.item()
 
 
@@ -278,7 +311,15 @@ def test_no_pickle_is_in_the_files_of_a_run(tmp_path: Path) -> None:
     runner_in(tmp_path, small_dqn()).train(1, 16)
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert names == {
-        *("metrics.jsonl", "latest", "arrays.safetensors", "state.json", "manifest.json", "buffer0-000001.chunks"),
+        *(
+            "metrics.jsonl",
+            "latest",
+            "arrays.safetensors",
+            "state.json",
+            "manifest.json",
+            "buffer0-000001.chunks",
+            ".lock",
+        ),
     }
 
 
@@ -306,6 +347,26 @@ def test_training_into_the_directory_of_another_run_is_refused(tmp_path: Path) -
     runner_in(tmp_path, recording()).train(2, 8)
     with pytest.raises(UsageError, match=r"holds checkpoints of another run.*restore"):
         runner_in(tmp_path, recording()).train(2, 8)
+
+
+def test_a_directory_is_used_by_one_runner_at_a_time(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    lock.take()
+    with pytest.raises(RunBusyError, match="running in process"):
+        runner_in(tmp_path, recording()).train(1, 8)
+    lock.release()
+    runner_in(tmp_path, recording()).train(1, 8)
+
+
+def test_paths_that_could_not_be_stored_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    acting = Always(0)
+    algo = recording(exploration_policy=acting, replay_buffer=PathBuffer(10))
+    with pytest.raises(UsageError, match="up to 11 transitions, but replay_buffer holds 10"):
+        runner_in(tmp_path, algo).train(1, 11)
+    assert acting.calls == 0
+    runner_in(tmp_path, recording(exploration_policy=acting, replay_buffer=PathBuffer(10), max_path_length=5)).train(
+        1, 11
+    )
 
 
 @pytest.mark.parametrize(

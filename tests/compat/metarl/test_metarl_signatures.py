@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 import offbeat.compat.metarl as metarl
 from offbeat.compat.metarl.np.algos.off_policy_rl_algorithm import OffPolicyRLAlgorithm
@@ -45,6 +46,19 @@ OF_THE_SOURCE = {
     "AddGaussianNoise.__init__": "(self, env_spec, policy, max_sigma=1.0, min_sigma=0.1, decay_period=1000000)",
     "AddOrnsteinUhlenbeckNoise.__init__": "(self, env_spec, policy, *, mu=0, sigma=0.3, theta=0.15, dt=0.01, x0=None)",
 }
+DQN = (
+    "(env_spec, policy, qf, replay_buffer, exploration_policy=None, steps_per_epoch=20, min_buffer_size=10000, "
+    "buffer_batch_size=64, rollout_batch_size=1, n_train_steps=50, max_path_length=None, qf_lr=0.001, "
+    "qf_optimizer=Adam, discount=1.0, target_network_update_freq=5, grad_norm_clipping=None, double_q=False, "
+    "reward_scale=1.0, smooth_return=True, name='DQN')"
+)
+DDPG = (
+    "(env_spec, policy, qf, replay_buffer, *, steps_per_epoch=20, n_train_steps=50, max_path_length=None, "
+    "max_eval_path_length=None, buffer_batch_size=64, min_buffer_size=10000, rollout_batch_size=1, "
+    "exploration_policy=None, target_update_tau=0.01, discount=0.99, policy_weight_decay=0, qf_weight_decay=0, "
+    "policy_optimizer=Adam, qf_optimizer=Adam, policy_lr=1e-4, qf_lr=1e-3, clip_pos_returns=False, "
+    "clip_return=inf, max_action=None, reward_scale=1.0, smooth_return=True)"
+)
 
 
 def shape(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
@@ -52,7 +66,7 @@ def shape(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
 
 
 def parsed(text: str) -> inspect.Signature:
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"Adam": torch.optim.Adam, "inf": float("inf")}
     exec(f"def documented{text}: ...", namespace)
     return inspect.signature(namespace["documented"])
 
@@ -67,6 +81,15 @@ def test_what_the_document_refers_to_has_the_signatures_of_the_source(name: str)
     owner, method = name.split(".")
     found = inspect.signature(getattr(getattr(metarl, owner), method))
     assert shape(found) == shape(parsed(OF_THE_SOURCE[name]))
+
+
+@pytest.mark.parametrize(("kind", "documented", "added"), [("DQN", DQN, 2), ("DDPG", DDPG, 1)])
+def test_dqn_and_ddpg_have_the_parameters_of_the_source_first(kind: str, documented: str, added: int) -> None:
+    found = shape(inspect.signature(getattr(metarl, kind)))
+    names = [name for name, *_ in found[len(found) - added :]]
+    assert found[: len(found) - added] == shape(parsed(documented))
+    assert "use_target" in names
+    assert all(parameter[1] is inspect.Parameter.KEYWORD_ONLY for parameter in found[len(found) - added :])
 
 
 def test_the_algorithm_is_an_abstract_subclass_of_rl_algorithm() -> None:

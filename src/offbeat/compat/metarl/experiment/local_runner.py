@@ -25,6 +25,7 @@ from offbeat.errors import CheckpointError, UsageError
 from offbeat.observe.jsonl import Jsonl
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.compatibility import check_env_fits
+from offbeat.run.lock import RunLock
 from offbeat.run.snapshot import Snapshot, select_prefix
 
 METRICS = "metrics.jsonl"
@@ -161,10 +162,14 @@ class LocalRunner:
         return self._run()
 
     def _run(self) -> Any:
+        durable.make_directory(self._checkpoints.root)
+        lock = RunLock(self._checkpoints.root)
+        lock.take()
         try:
             return self._algo.train(self)
         finally:
             self._shutdown()
+            lock.release()
 
     def step_epochs(self) -> Iterator[int]:
         """Yields each epoch; after it, saves a checkpoint and writes the epoch's row to metrics.jsonl.
@@ -176,6 +181,8 @@ class LocalRunner:
         self.step_itr, self.step_path = self._stats.total_itr, None
         tabular.take()
         with Jsonl(self._checkpoints.root / METRICS) as log:
+            if not self._train_args.start_epoch:
+                log.truncate(0)  # of a run that was killed before its first checkpoint
             for epoch in range(self._train_args.start_epoch, self._train_args.n_epochs):
                 yield epoch
                 self._stats.total_epoch, self._stats.total_itr = epoch, self.step_itr

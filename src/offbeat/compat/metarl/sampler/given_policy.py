@@ -20,9 +20,13 @@ def check_policy(policy: Any, name: str) -> None:
         raise UsageError(f"{name} is a {type(policy).__name__} without reset; add a method reset(dones=None)")
 
 
-def read_actions(policy: Any, observations: Array, spec: EnvSpec, name: str) -> Array:
-    """The policy's actions for observations (N, O), in the environment's units, checked: (N, *action shape)."""
-    if callable(getattr(policy, "get_actions", None)):
+def read_actions(policy: Any, observations: Array, spec: EnvSpec, name: str, *, singly: bool = False) -> Array:
+    """The policy's actions for observations (N, O), in the environment's units, checked: (N, *action shape).
+
+    singly: prefers `get_action`, called for each, to `get_actions`.
+    """
+    has_one, has_many = (callable(getattr(policy, each, None)) for each in ("get_action", "get_actions"))
+    if has_many and not (singly and has_one):
         given = _action_of(policy.get_actions(observations))
     else:
         given = [_action_of(policy.get_action(observation)) for observation in observations]

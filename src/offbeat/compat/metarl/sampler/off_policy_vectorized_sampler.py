@@ -37,8 +37,7 @@ class OffPolicyVectorizedSampler:
         if self._maker is not None:
             return
         algo = self._algo
-        limit = None if algo.max_path_length is None or np.isinf(algo.max_path_length) else int(algo.max_path_length)
-        recorded = RecordedVector(self._env, self._count, seed=self.seed, purpose="train", limit=limit)
+        recorded = RecordedVector(self._env, self._count, seed=self.seed, purpose="train", limit=self._limit)
         acting, name = algo.exploration_policy, "exploration_policy"
         if acting is None:
             acting, name = algo.policy, "policy"
@@ -58,15 +57,33 @@ class OffPolicyVectorizedSampler:
         """
         if batch_size is None or batch_size < 1:
             raise UsageError(f"batch_size={batch_size} is out of range: it is a number of steps, at least 1")
+        steps = -(-batch_size // self._count)
+        self._check_room(steps)
         self.start_worker()
         assert self._maker is not None
         if not self._no_reset and self._batches:
             self._maker.begin(self._batches << 32)
         self._batches += 1
-        paths = self._maker.steps(-(-batch_size // self._count))
+        paths = self._maker.steps(steps)
         for path in paths:
             self._algo.replay_buffer.add_path(transitions_of(path, self._algo.reward_scale))
         return paths
+
+    @property
+    def _limit(self) -> int | None:
+        """Steps after which an episode is truncated."""
+        limit = self._algo.max_path_length
+        return None if limit is None or np.isinf(limit) else int(limit)
+
+    def _check_room(self, steps: int) -> None:
+        """UsageError where a path of so many steps could be longer than the replay buffer."""
+        longest = steps if self._limit is None else min(steps, self._limit)
+        capacity = getattr(self._algo.replay_buffer, "capacity_in_transitions", None)
+        if capacity is not None and longest > capacity:
+            raise UsageError(
+                f"a batch holds paths of up to {longest} transitions, but replay_buffer holds {capacity}; use a larger "
+                "capacity_in_transitions, or a smaller batch_size or max_path_length"
+            )
 
     # Checkpoints.
 

@@ -103,7 +103,7 @@ class OffPolicyRLAlgorithm(RLAlgorithm):
         Returns what the last call of `train_once` returned, or where that is None, the average return.
         """
         check_runner(runner)
-        last_return = float("nan")
+        last_return = self._mean_return()
         runner.enable_logging = False
         for _ in runner.step_epochs():
             for _ in range(self.steps_per_epoch):
@@ -137,6 +137,9 @@ class OffPolicyRLAlgorithm(RLAlgorithm):
             if complete:
                 self._recent_returns.append(float(total))
                 self._epoch_returns.append(float(total))
+        return self._mean_return()
+
+    def _mean_return(self) -> float:
         counted = self._recent_returns if self.smooth_return else self._epoch_returns
         return float(np.mean(counted)) if counted else float("nan")
 

@@ -59,9 +59,9 @@ class AddGaussianNoise(ExplorationPolicy):
         super().reset(dones)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        actions, infos = self.get_actions(np.asarray(observation)[None])
-        return actions[0], infos
+        self._noise["scale"] = self.sigma / self._half
+        return self._disturbed.action(self.policy, observation), {}
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
         self._noise["scale"] = self.sigma / self._half
-        return self._disturbed.actions(self.policy, np.asarray(observations), 0), {}
+        return self._disturbed.actions(self.policy, np.asarray(observations)), {}

@@ -46,7 +46,7 @@ class AddOrnsteinUhlenbeckNoise(ExplorationPolicy):
         super().reset(dones)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        return self._disturbed.action(self.policy, observation, 0), {}
+        return self._disturbed.action(self.policy, observation), {}
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
-        return self._disturbed.actions(self.policy, np.asarray(observations), 0), {}
+        return self._disturbed.actions(self.policy, np.asarray(observations)), {}

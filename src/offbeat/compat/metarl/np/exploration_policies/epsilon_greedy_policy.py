@@ -44,8 +44,9 @@ class EpsilonGreedyPolicy(ExplorationPolicy):
         return self._choice.epsilon(self._actions_given)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        actions, infos = self.get_actions(np.asarray(observation)[None])
-        return actions[0], infos
+        action = self._disturbed.action(self.policy, observation, self._actions_given)
+        self._actions_given += 1
+        return action, {}
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
         actions = self._disturbed.actions(self.policy, np.asarray(observations), self._actions_given)

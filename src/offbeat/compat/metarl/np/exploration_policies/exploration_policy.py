@@ -58,14 +58,15 @@ class Disturbed:
             self._memory = np.tile(self._fresh, (len(over), 1))
         self._memory[over] = self._fresh
 
-    def actions(self, policy: Any, observations: Array, step: int) -> Array:
-        """Actions in the environment's units, (N, *shape)."""
+    def actions(self, policy: Any, observations: Array, step: int = 0, *, singly: bool = False) -> Array:
+        """Actions in the environment's units, (N, *shape). singly: as for `read_actions`."""
         count = len(observations)
         if len(self._memory) != count:
             self._memory = np.tile(self._fresh, (count, 1))
-        own = self._spec.from_environment(read_actions(policy, observations, self._spec, "policy"))
+        own = self._spec.from_environment(read_actions(policy, observations, self._spec, "policy", singly=singly))
         action, self._memory = self._disturbance.disturb(own + self._before, self._memory, self._rng, step)
         return self._spec.to_environment(action)
 
-    def action(self, policy: Any, observation: Any, step: int) -> Any:
-        return self.actions(policy, np.asarray(observation)[None], step)[0]
+    def action(self, policy: Any, observation: Any, step: int = 0) -> Any:
+        """The action for one observation."""
+        return self.actions(policy, np.asarray(observation)[None], step, singly=True)[0]
