@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
-from offbeat.compat.tmrl.actor import TorchActorModule
+from offbeat.compat.tmrl import models, rendezvous, spool
+from offbeat.compat.tmrl.actor import ActorModule, TorchActorModule
 from offbeat.compat.tmrl.memory import TorchMemory
-from offbeat.compat.tmrl.networking import Buffer
+from offbeat.compat.tmrl.networking import Buffer, RolloutWorker
 from offbeat.compat.tmrl.training import TrainingAgent
 
 SPACES = (
     gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32),
     gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32),
 )
+
+
+PORT = 55_001
+PASSWORD = "YourRandomPasswordHere"
 
 
 def episode(number: int, steps: int = 4) -> Buffer:
@@ -129,3 +135,82 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observation (episode, step), reward 1; an episode terminates after `length` steps."""
+
+    observation_space, action_space = SPACES
+
+    def __init__(self, length: float = 5) -> None:
+        self.length, self.episode, self.steps = length, 0, 0
+        self.actions: list[Any] = []
+
+    def _observation(self) -> Any:
+        return np.array([self.episode, self.steps], np.float32)
+
+    def reset(self, **_: Any) -> Any:
+        self.episode, self.steps = self.episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.actions.append(action)
+        return self._observation(), 1.0, self.steps >= self.length, False, {}
+
+
+class Constant(ActorModule):
+    """Acts with a constant, which is its whole state; -1 in tests."""
+
+    def __init__(self, observation_space: Any, action_space: Any, value: float = 0.0) -> None:
+        super().__init__(observation_space, action_space)
+        self.value, self.devices = value, []  # type: ignore[var-annotated]
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        return np.array([-1.0 if test else self.value], np.float32)
+
+    def to_device(self, device: Any) -> Constant:
+        self.devices.append(device)
+        return self
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.value = state["value"]
+
+
+def worker(**changes: Any) -> RolloutWorker:
+    given: dict[str, Any] = {"env_cls": Counting, "actor_module_cls": Constant, "server_port": PORT}
+    return RolloutWorker(**{**given, **changes})
+
+
+def alone(**changes: Any) -> RolloutWorker:
+    return worker(standalone=True, **changes)
+
+
+def observations(buffer: Any) -> list[list[float]]:
+    return [sample[1].tolist() for sample in buffer.memory]
+
+
+def interface(**changes: Any) -> tuple[rendezvous.Place, spool.Inbox, models.ModelPublisher]:
+    """A trainer's end."""
+    place = rendezvous.Place(PORT, PASSWORD)
+    place.connect_trainer()
+    inbox = spool.Inbox(place, changes.pop("most", 1_000), changes.pop("keep", False))
+    return place, inbox, models.ModelPublisher(place.directory / "models")
+
+
+def model(value: float, tmp_path: Path) -> bytes:
+    Constant(*SPACES, value).save(tmp_path / "saved")
+    return (tmp_path / "saved").read_bytes()
+
+
+SMALL: dict[str, Any] = {
+    "env_cls": SPACES,
+    "memory_cls": ListMemory,
+    "training_agent_cls": RegressingAgent,
+    "rounds": 1,
+    "steps": 3,
+    "sleep_between_buffer_retrieval_attempts": 0.0,
+}

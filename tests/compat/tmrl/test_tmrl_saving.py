@@ -65,7 +65,15 @@ def same(first: Any, second: Any) -> bool:
     return one == two and len(leaves) == len(others) and all(map(np.array_equal, leaves, others))
 
 
-@pytest.mark.parametrize("parts", [OWN, OURS, {**OWN, "memory_cls": Remembering}, {**OWN, "memory_cls": None}], ids=str)
+PARTS = {
+    "own": OWN,
+    "ours": OURS,
+    "own memory with state_dict": {**OWN, "memory_cls": Remembering},
+    "own agent": {**OWN, "memory_cls": None},
+}
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_a_resumed_training_equals_one_that_was_not_interrupted(parts: dict[str, Any], tmp_path: Path) -> None:
     def run(epochs: int, start: int, training: TrainingOffline, path: Path) -> TrainingOffline:
         source = interface()

@@ -179,8 +179,8 @@ class Trainer:
             training = self._resumed(interface.inbox)
             if training is None:
                 training = self.training_cls()
+                self._save(training, interface.inbox)  # refuses what cannot be saved, before samples are dropped
                 interface.inbox.begin()
-                self._save(training, interface.inbox)
             else:
                 interface.broadcast_model(training.agent.get_actor())  # workers may have been started again, too
             while training.epoch < training.epochs:
