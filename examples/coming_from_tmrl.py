@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
-import subprocess
+import multiprocessing
+import os
 import sys
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -142,6 +144,7 @@ def run_worker(options: argparse.Namespace) -> None:
 
 
 def run_trainer(options: argparse.Namespace) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     training_cls = partial(
         TorchTrainingOffline,
@@ -168,16 +171,27 @@ def run_trainer(options: argparse.Namespace) -> None:
     trainer.run()
 
 
+def run_with_parent(run: Any, options: argparse.Namespace) -> None:
+    """Runs a part, and ends it when the process that started it ends, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    run(options)
+
+
 def run_all(options: argparse.Namespace) -> None:
     """Starts every part as a process, and evaluates the final policy without a server."""
-    command = [sys.executable, __file__, *sys.argv[1:]]
-    others = [subprocess.Popen([*command, role]) for role in ("server", "worker", "worker")]
-    try:
-        subprocess.run([*command, "trainer"], check=True)
-    finally:
-        for process in others:
-            process.terminate()
-            process.wait()
+    parts = run_server, run_worker, run_worker, run_trainer
+    processes = [multiprocessing.Process(target=run_with_parent, args=(part, options)) for part in parts]
+    for process in processes:
+        process.start()
+    *others, trainer = processes
+    trainer.join()
+    for process in others:
+        process.terminate()
+        process.join()
+    if trainer.exitcode != 0:
+        sys.exit("the trainer did not finish; run the same command again to continue")
     judge = RolloutWorker(ENV, Actor, standalone=True, model_path=f"{options.out}/actor.tmod")
     returns = []
     for _ in range(20):
@@ -196,7 +210,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="training steps per round (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.basicConfig(level=logging.INFO if options.role == "trainer" else logging.WARNING, format="%(message)s")
     {"all": run_all, "server": run_server, "worker": run_worker, "trainer": run_trainer}[options.role](options)
 
 

@@ -152,19 +152,21 @@ def test_buffers_that_no_checkpoint_holds_are_taken_again_once(server: Server) -
     assert not list((place.directory / "taken").iterdir())
 
 
-def test_a_new_training_does_not_get_the_samples_of_an_earlier_one(server: Server) -> None:
+def test_a_new_training_gets_no_samples_of_an_earlier_one_but_those_of_running_workers(server: Server) -> None:
     one = worker()
-    one.collect_train_episode()
-    one.send_and_clear_buffer()
+    one.run(nb_episodes=1, verbose=False)
     place, inbox, _ = interface(keep=True)
     inbox.begin()
     assert len(inbox.take()) == 6  # no trainer was there before
-    one.collect_train_episode()
-    one.send_and_clear_buffer()
+    one.run(nb_episodes=1, verbose=False)
+    one.close()
+    two = worker()  # in the place of the first
+    two.run(nb_episodes=1, verbose=False)
     place.close()
     _, other, _ = interface(keep=True)
     other.begin()
-    assert len(other.take()) == 0
+    got = other.take()
+    assert (len(got), other.received["next"]) == (6, {"0": [got.sources[0][0][1], 6]})
 
 
 def test_a_worker_that_is_started_again_is_another_source(server: Server, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ Nothing here is pickled. Every file is written whole, so a process that is kille
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -161,6 +162,16 @@ class Place:
         durable.write_file(counter, str(self.boot).encode(), sync=False)
         self._lock = lock
         return True
+
+    def running_workers(self) -> dict[int, int]:
+        """The boot of each worker whose process is running."""
+        found = {}
+        for number in durable.list_names(self.directory / "workers"):
+            directory = self.directory / "workers" / number
+            with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # it is just connecting
+                if not Owner(**json.loads(durable.read_file(directory / ".lock"))).is_dead:
+                    found[int(number)] = int(durable.read_file(directory / "boots"))
+        return found
 
     def close(self) -> None:
         if self._lock is not None:

@@ -52,18 +52,25 @@ class Inbox:
     """
 
     def __init__(self, place: Place, most: int, keep: bool) -> None:
+        self._place = place
         self._new, self._taken = place.directory / "buffers", place.directory / "taken"
         self._most, self._keep = most, keep
         self._ledger = ChunkLedger()
         self._again: list[str] = []  # taken by a trainer that was killed before it saved them
 
     def begin(self) -> None:
-        """Starts a new training: buffers of an earlier one are dropped, unless no trainer was here before."""
+        """Starts a new training: what a trainer before it has left is dropped, unless a worker that is running sent it.
+
+        A worker that waits for a model has sent its samples, and would wait for ever without them.
+        """
         marker = self._taken.parent / "trainer" / "begun"
         if marker.exists():
+            running = self._place.running_workers()
             for directory in (self._new, self._taken):
                 for name in filter(_NAME.fullmatch, durable.list_names(directory)):
-                    durable.remove_file(directory / name)
+                    worker, boot, _ = name.split("-")
+                    if directory == self._taken or running.get(int(worker)) != int(boot):
+                        durable.remove_file(directory / name)
         durable.write_file(marker, b"", sync=False)
 
     def resume(self, received: Mapping[str, Any]) -> None:
