@@ -100,7 +100,7 @@ class ModelReader:
         new = max(0, total - self._seen)
         if not new or self._shared is None or not self._shared.count:
             return 0, b""
-        publication, _ = self._shared.newest()
+        publication = self._shared.newest()
         self._seen = total
         length = int(publication.weights["length"][0])
         return new, publication.weights["model"][:length].tobytes()
