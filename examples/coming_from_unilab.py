@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,26 @@ from offbeat.compat.unilab import APPOLearner, MLPModel, OffPolicyRunner, SACLea
 ENV, OBS, ACTIONS, ENVS = "Pendulum-v1", 3, 1, 64
 
 
-def train_off_policy(algo: str, free: bool, iterations: int, log_dir: str) -> float | None:
-    """Trains SAC or TD3; returns the mean return of the latest 100 episodes."""
+Act = Callable[[torch.Tensor], torch.Tensor]
+
+
+def mean_return(act: Act, episodes: int = 20) -> float:
+    """The mean return of a policy (N, O) -> (N, A) in [-1, 1], without noise."""
+    envs = gymnasium.make_vec(ENV, episodes, vectorization_mode="sync")
+    obs, _ = envs.reset(seed=1_000)
+    total = np.zeros(episodes)
+    for _ in range(200):
+        with torch.no_grad():
+            action = act(torch.as_tensor(obs)).clamp(-1.0, 1.0)
+        obs, reward, _, _, _ = envs.step(2.0 * action.numpy())
+        total += np.asarray(reward)
+    envs.close()
+    return float(total.mean())
+
+
+def train_off_policy(algo: str, free: bool, iterations: int, save_interval: int, log_dir: str) -> Act:
+    """Trains SAC or TD3; returns the policy."""
+    torch.manual_seed(0)
     sizes: dict[str, Any] = {"actor_hidden_dim": 128, "critic_hidden_dim": 128, "actor_lr": 1e-3, "critic_lr": 1e-3}
     learner: Any = (
         SACLearner(OBS, ACTIONS, alpha_init=0.2, alpha_lr=1e-3, target_entropy_ratio=1.0, tau=0.02, **sizes)
@@ -44,13 +63,11 @@ def train_off_policy(algo: str, free: bool, iterations: int, log_dir: str) -> fl
         policy_frequency=2,
         sync_collection=not free,
         actor_hidden_dim=128,
-        obs_normalization=True,
         seed=0,
     )
-    runner.learn(iterations, save_interval=50, log_dir=log_dir)
+    runner.learn(iterations, save_interval, log_dir)
     runner.close()
-    found: float | None = runner.last_run_summary["final_mean_reward"]
-    return found
+    return partial(learner.actor.explore, deterministic=True)
 
 
 class Worker:
@@ -100,8 +117,8 @@ def make_model(outputs: int, **options: Any) -> MLPModel:
     return MLPModel({"policy": torch.zeros(1, OBS)}, groups, "actor", outputs, hidden_dims=(64, 64), **options)
 
 
-def train_appo(iterations: int, log_dir: str) -> float | None:
-    """Trains APPO with a worker whose weights are one update old; returns the mean return of the latest episodes."""
+def train_appo(iterations: int, save_interval: int, log_dir: str) -> Act:
+    """Trains APPO with a worker whose weights are one update old; returns the policy."""
     torch.manual_seed(0)
     gaussian = {"class_name": "GaussianDistribution", "init_std": 0.6}
     actor = make_model(ACTIONS, distribution_cfg=gaussian, obs_normalization=True)
@@ -122,26 +139,28 @@ def train_appo(iterations: int, log_dir: str) -> float | None:
         weights = {name: value.clone() for name, value in learner.get_weights().items()}
         learner.process_batch(rollout)
         metrics = learner.update(rollout)
-        if iteration % 10 == 0 or iteration == iterations:
+        if iteration % save_interval == 0 or iteration == iterations:
             learner.save(path)
             mean = np.mean(worker.returns) if worker.returns else float("nan")
             print(f"iteration {iteration}: return {mean:.0f}, kl {metrics['kl']:.4f}", flush=True)
-    return float(np.mean(worker.returns)) if worker.returns else None
+    return actor
 
 
-def main(arguments: Sequence[str] | None = None) -> float | None:
+def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--algo", choices=("sac", "td3", "appo"), default="sac")
     parser.add_argument("--free", action="store_true", help="environments and updates side by side")
     parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--save-interval", type=int, default=20, help="iterations between checkpoints")
     parser.add_argument("--log-dir", default="logs")
     given = parser.parse_args(arguments)
     log_dir = str(Path(given.log_dir) / f"{given.algo}{'-free' * given.free}")
     if given.algo == "appo":
-        found = train_appo(given.iterations, log_dir)
+        policy = train_appo(given.iterations, given.save_interval, log_dir)
     else:
-        found = train_off_policy(given.algo, given.free, given.iterations, log_dir)
-    print(f"{given.algo}: mean return of the latest episodes: {'-' if found is None else format(found, '.0f')}")
+        policy = train_off_policy(given.algo, given.free, given.iterations, given.save_interval, log_dir)
+    found = mean_return(policy)
+    print(f"{given.algo}: mean return {found:.0f} after {given.iterations} iterations")
     return found
 
 

@@ -6,8 +6,10 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offbeat
@@ -15,6 +17,7 @@ from offbeat import flat, settings
 from offbeat.algorithms.registry import ALGORITHMS, Algorithm, check_actions, find, kind_of_actions
 from offbeat.cli import main
 from offbeat.errors import SpaceError, UsageError
+from offbeat.learn.torch import TorchBackend
 from own_parts import expectile
 from specs import choice_spec, vector_spec
 
@@ -130,3 +133,37 @@ def test_an_agent_takes_a_record() -> None:
     agent = offbeat.Agent(dataclasses.replace(ALGORITHM, name="of_an_agent"), vector_spec())
     assert agent.config.learner.returns.gamma == 0.9
     assert isinstance(find("of_an_agent"), Algorithm)
+
+
+class Growing(TorchBackend):
+    """Remembers every update; what it remembers has no fixed shape."""
+
+    growing = ("seeds",)
+    seeds: list[int]
+
+    def update(self, batches: Any, noise: Any, rates: Any, *, updates: int, seed: int, td_errors: bool) -> Any:
+        self.seeds = [*getattr(self, "seeds", []), seed]
+        return super().update(batches, noise, rates, updates=updates, seed=seed, td_errors=td_errors)
+
+    def arrays(self) -> dict[str, Any]:
+        return {**super().arrays(), "seeds": np.asarray(getattr(self, "seeds", []), np.int64)}
+
+    def restore(self, arrays: Any) -> None:
+        super().restore({name: array for name, array in arrays.items() if name != "seeds"})
+        self.seeds = arrays["seeds"].tolist()
+
+
+def test_a_module_may_make_a_backend_of_its_own_whose_state_grows(tmp_path: Path) -> None:
+    made: list[Growing] = []
+
+    def make_backend(config: Any, spec: Any, rng: Any) -> Growing:
+        made.append(Growing(expectile, config.learner, spec, rng=rng, autograd=True))
+        return made[-1]
+
+    record = dataclasses.replace(ALGORITHM, name="grown", modules={"torch": SimpleNamespace(make_backend=make_backend)})
+    run = offbeat.train(record, "Pendulum-v1", **SHORT, out=tmp_path)
+    offbeat.resume(run.path, algorithm=record, total_steps=60, quiet=True)
+    first, second = made
+    assert len(first.seeds) > 0
+    assert second.seeds[: len(first.seeds)] == first.seeds
+    assert len(second.seeds) > len(first.seeds)

@@ -84,6 +84,7 @@ CHANGED: dict[str, Change] = {
     "updates_per_step": Change(1.0, "updates"),
     "random_steps": Change(60, "rows"),
     "warmup_steps": Change(60, "updates"),
+    "update_every": Change(7, "learned"),
     "pace": Change("free", "updates", COLLECTED),
     "capacity": Change(60, "replay"),
     "replay": Change(f"{__name__}:Newest", "learned"),

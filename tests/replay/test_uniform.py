@@ -7,8 +7,10 @@ import pytest
 
 from drawing import Drawn
 from offbeat.errors import UsageError
+from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.shard import Shard
 from offbeat.replay.transitions import WORKER_SHIFT
+from offbeat.replay.uniform import UniformReplay
 from offbeat.types import Array, Chunk, Field, Schema
 from rows import SCHEMA, Counting
 from specs import vector_spec
@@ -197,3 +199,22 @@ def test_discounts_and_sums_have_the_precision_that_is_asked_for(n: int, shards:
         assert batch.discount.dtype == dtype
         if n > 1:
             assert batch.reward.dtype == dtype
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_batch_carries_further_fields_of_its_first_row_where_asked_for(n: int) -> None:
+    shard, _ = filled(200, 150)
+    settings = ReplaySettings(200, 64, n_step=n)
+    for carry in ((), ("terminated", "truncated", "step")):
+        replay = UniformReplay(SCHEMA, settings, carry)
+        replay.attach(shard)
+        batches = replay.draw(np.random.default_rng(0), 2)
+        assert {name for name in ("terminated", "truncated", "step", "env") if name in batches.columns} == set(carry)
+        for name in carry:
+            wanted = shard.gather(batches.rows.ravel())[name].reshape(batches.rows.shape)
+            np.testing.assert_array_equal(batches.columns[name], wanted)
+
+
+def test_a_field_that_is_not_there_cannot_be_carried() -> None:
+    with pytest.raises(ValueError, match="carry='colour'"):
+        UniformReplay(SCHEMA, ReplaySettings(10, 4), ("colour",))

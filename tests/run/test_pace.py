@@ -86,3 +86,34 @@ def test_the_ratio_is_what_was_made_after_the_warm_up(mode: PaceMode) -> None:
     pace = RatioPace(1.0, 100, mode)
     assert pace.ratio(100, 0) is None
     assert pace.ratio(300, 50) == 0.25
+
+
+# Updates in groups.
+
+
+def test_updates_of_several_steps_are_due_together() -> None:
+    pace = RatioPace(0.5, 10, every=8)
+    assert [pace.due(steps, 0, True) for steps in (10, 17, 18, 25, 26)] == [0, 0, 4, 4, 8]
+    # Until four updates are made, no step of the next group is begun.
+    assert [pace.ahead(updates) for updates in (0, 3, 4, 7)] == [17, 17, 25, 25]
+
+
+@given(ratios, st.integers(0, 300), st.integers(1, 50), st.integers(0, 2_000))
+def test_groups_of_steps_are_covered_by_the_updates_before_them(
+    ratio: float, warmup: int, every: int, updates: int
+) -> None:
+    pace = RatioPace(ratio, warmup, every=every)
+    assert pace.planned(pace.covered(updates)) <= updates < pace.planned(pace.covered(updates) + 1)
+    assert (pace.covered(updates) + 1 - warmup) % every == 0
+
+
+@pytest.mark.parametrize(("updates", "steps"), [(8, 12_288), (1, 3), (7, 4_097), (5, 65_536 * 3)])
+def test_a_ratio_that_is_a_quotient_gives_whole_updates_after_its_steps(updates: int, steps: int) -> None:
+    pace = RatioPace(updates / steps, 0, every=steps)
+    assert [pace.planned(groups * steps) for groups in (1, 2, 1_000)] == [updates, 2 * updates, 1_000 * updates]
+
+
+def test_a_ratio_below_every_usual_fraction_is_still_one() -> None:
+    pace = RatioPace(1e-11, 0)
+    assert pace.planned(10**11) == 1
+    assert pace.covered(0) == 10**11 - 1

@@ -142,3 +142,41 @@ def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == ""
     train(tmp_path, quiet=False)
     assert "sac on Pendulum-v1: 20 environments" in capsys.readouterr().out
+
+
+class Groups:
+    """The steps taken before each group of updates, and how many updates it had."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, int]] = []
+
+    def on_update(self, event: UpdateEvent) -> None:
+        self.made.append((event.step, event.count))
+
+
+def test_updates_are_made_together_after_so_many_vector_steps(tmp_path: Path) -> None:
+    each, grouped = Groups(), Groups()
+    settings = {"num_envs": 2, "updates_per_step": 0.5, "warmup_steps": 0, "random_steps": 0, "total_steps": 36}
+    train(tmp_path, callbacks=[each], **settings)
+    train(tmp_path, callbacks=[grouped], update_every=6, **settings)
+    assert each.made == [(step, 1) for step in range(2, 38, 2)]
+    assert grouped.made == [(12, 6), (24, 6), (36, 6)]
+
+
+@pytest.mark.parametrize("collectors", [0, 1])
+def test_a_run_without_evaluations_makes_none_and_needs_no_evaluation_environment(
+    collectors: int, tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+
+    def make() -> gymnasium.Env:
+        with made.open("a") as file:
+            file.write("one\n")
+        return gymnasium.make("Pendulum-v1")
+
+    run = train(tmp_path, env=make, collectors=collectors, num_envs=2, total_steps=60, eval_episodes=0)
+    assert (run.status, run.evaluation, run.history) == ("finished", None, [])
+    assert not (run.path / "evaluations.jsonl").read_text()
+    assert len(made.read_text().splitlines()) == 2 + collectors  # with collectors, one is made to look at
+    with pytest.raises(offbeat.errors.UsageError, match=r"stop_return=5 .* eval_episodes=0"):
+        train(tmp_path, eval_episodes=0, eval_every=10, stop_return=5.0)

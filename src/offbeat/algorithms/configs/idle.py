@@ -70,6 +70,12 @@ IDLE = (
         "set entropy_coefficient",
     ),
     Idle(
+        ("normalise_over",),
+        lambda values: not values["normalise_advantages"],
+        "normalise_advantages is off",
+        "set normalise_advantages",
+    ),
+    Idle(
         ("adam_betas", "adam_epsilon"),
         lambda values: values.get("optimiser", "adam") not in ("adam", "adamw"),
         "optimiser is neither adam nor adamw",
