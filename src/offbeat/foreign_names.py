@@ -279,6 +279,7 @@ def markdown() -> str:
         "Scripts for these projects run with other imports alone:",
         "",
         "- [metarl](coming_from_metarl.md)",
+        "- [tmrl](coming_from_tmrl.md)",
         "",
         "| name | in | name in Offbeat | how the value differs |",
         "|---|---|---|---|",
