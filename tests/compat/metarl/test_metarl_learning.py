@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import os
 import re
@@ -136,7 +137,13 @@ def test_the_given_q_function_holds_the_learned_weights(tmp_path: Path) -> None:
 
 
 def plain_ddpg(
-    policy: Any, qf: Any, samples: list[dict[str, Any]], optimizers: Any, discount: float, tau: float
+    policy: Any,
+    qf: Any,
+    samples: list[dict[str, Any]],
+    optimizers: Any,
+    discount: float,
+    tau: float,
+    clip: tuple[float, float] = (-math.inf, math.inf),
 ) -> None:
     """metarl's DDPG, written out, with the target's actions clipped to the action space."""
     target_policy, target_qf = copy.deepcopy(policy), copy.deepcopy(qf)
@@ -146,6 +153,7 @@ def plain_ddpg(
         with torch.no_grad():
             action = target_policy(batch["next_observations"]).clamp(-2.0, 2.0)
             y = batch["rewards"] + discount * (1 - batch["terminals"]) * target_qf(batch["next_observations"], action)
+            y = y.clamp(*clip)
         of_qf.zero_grad()
         functional.mse_loss(qf(batch["observations"], batch["actions"]), y).backward()
         of_qf.step()
@@ -179,6 +187,20 @@ def test_policy_and_q_function_may_have_different_optimizers() -> None:
     policy, qf = copy.deepcopy(algo.policy), copy.deepcopy(algo.qf)
     optimizers = torch.optim.SGD(policy.parameters(), 0.05), torch.optim.Adagrad(qf.parameters(), 0.02)
     plain_ddpg(policy, qf, samples, optimizers, 0.9, 0.2)
+    for each in samples:
+        algo.optimize_policy(each)
+    assert close(algo.policy, policy)
+    assert close(algo.qf, qf)
+
+
+@pytest.mark.parametrize(("positive", "clip"), [(False, (-0.3, 0.3)), (True, (-0.3, 0.0))])
+def test_clip_return_and_clip_pos_returns_clip_the_targets(positive: bool, clip: tuple[float, float]) -> None:
+    settings = {"policy_lr": 0.003, "qf_lr": 0.01, "discount": 0.9, "target_update_tau": 0.2}
+    algo = small_ddpg(**settings, clip_return=0.3, clip_pos_returns=positive)
+    samples = [transitions(seed, 16, 3, 1, False) for seed in range(4)]
+    policy, qf = copy.deepcopy(algo.policy), copy.deepcopy(algo.qf)
+    optimizers = torch.optim.Adam(policy.parameters(), 0.003), torch.optim.Adam(qf.parameters(), 0.01)
+    plain_ddpg(policy, qf, samples, optimizers, 0.9, 0.2, clip)
     for each in samples:
         algo.optimize_policy(each)
     assert close(algo.policy, policy)
@@ -240,8 +262,7 @@ def test_dqn_refuses_what_cannot_learn_by_name(changes: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clip_return": 5.0}, "clip_return=5.0"),
-        ({"clip_pos_returns": True}, "clip_pos_returns=True"),
+        ({"clip_return": 0.0}, "clip_return=0.0"),
         ({"max_action": -1.0}, "max_action=-1"),
         ({"policy_optimizer": torch.optim.NAdam}, "policy_optimizer=NAdam"),
     ],

@@ -268,7 +268,7 @@ def epsilon_dqn() -> Any:
 
 
 def noisy_ddpg() -> Any:
-    algo = small_ddpg(rollout_batch_size=3, qf_weight_decay=0.01)
+    algo = small_ddpg(rollout_batch_size=3, qf_weight_decay=0.01, clip_return=3.0)
     algo.exploration_policy = AddOrnsteinUhlenbeckNoise(algo.env_spec, algo.policy)
     return algo
 

@@ -15,6 +15,7 @@ from offbeat.compat.metarl.envs.env_spec import own_spec
 from offbeat.compat.metarl.np.algos.checks import check_buffer
 from offbeat.compat.metarl.np.algos.off_policy_rl_algorithm import OffPolicyRLAlgorithm, Paths
 from offbeat.compat.metarl.tabular import tabular
+from offbeat.compat.metarl.torch.algos.clipped_targets import clipped_ddpg
 from offbeat.compat.metarl.torch.algos.given_optimiser import Rate, read_optimiser
 from offbeat.compat.metarl.torch.algos.learner import check_module, learn, learn_from, make_training, set_optimiser
 from offbeat.errors import UsageError
@@ -65,8 +66,9 @@ class DDPG(OffPolicyRLAlgorithm):
 
     target_update_tau: share of the learned weights that the target networks take over in each update.
     *_weight_decay: L2 decay of the parameters. *_optimizer: a class of torch.optim or (class, arguments). *_lr:
-    learning rates. max_action: the target policy's actions are clipped to +-this; to the action space for None. The
-    other arguments are those of OffPolicyRLAlgorithm. `policy` and `qf` themselves hold the learned weights.
+    learning rates. clip_return: targets are clipped to [-this, this], and with clip_pos_returns to [-this, 0].
+    max_action: the target policy's actions are clipped to [-this, this]; to the action space for None. The other
+    arguments are those of OffPolicyRLAlgorithm. `policy` and `qf` themselves hold the learned weights.
     """
 
     def __init__(
@@ -99,11 +101,9 @@ class DDPG(OffPolicyRLAlgorithm):
         smooth_return: bool = True,
         use_target: bool = True,
     ) -> None:
-        if clip_pos_returns or clip_return != math.inf:
-            raise UsageError(
-                f"clip_return={clip_return}, clip_pos_returns={clip_pos_returns}: targets are not clipped here; leave "
-                "both out, or use a smaller reward_scale"
-            )
+        if not clip_return > 0:
+            raise UsageError(f"clip_return={clip_return} is out of range: it must be above 0")
+        self._clip = (-clip_return, 0.0 if clip_pos_returns else clip_return)
         self._tau, self._max_action = target_update_tau, max_action
         self._policy_rate, self._policy_optimiser = read_optimiser(
             "policy_optimizer", policy_optimizer, "policy_lr", policy_lr, policy_weight_decay
@@ -144,7 +144,7 @@ class DDPG(OffPolicyRLAlgorithm):
         check_module("policy", self.policy, [spec.observation_size], spec.action_size)
         check_module("qf", self.qf, [spec.observation_size, spec.action_size], 1)
         self._training = make_training(
-            "ddpg",
+            "ddpg" if self._clip == (-math.inf, math.inf) else clipped_ddpg(*self._clip),
             self,
             spec,
             {

@@ -19,11 +19,14 @@ from offbeat.run.training import Training
 from offbeat.types import EnvSpec, Metrics
 
 
-def make_training(name: str, algo: Any, spec: EnvSpec, settings: Mapping[str, Any]) -> Training:
-    """The learner of one of Offbeat's algorithms, which draws from the algorithm's replay buffer."""
+def make_training(algorithm: Any, algo: Any, spec: EnvSpec, settings: Mapping[str, Any]) -> Training:
+    """The learner of one of Offbeat's algorithms, which draws from the algorithm's replay buffer.
+
+    algorithm: its name, or a record.
+    """
     seed = get_seed()
     config = settings_module.make_config(
-        name,
+        algorithm,
         {
             "env": spec.name,
             "seed": int(generator("learner").integers(2**31)) if seed is None else seed,
