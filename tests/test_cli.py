@@ -279,9 +279,9 @@ def test_resume_accepts_the_settings_of_the_algorithm_of_the_run(
 
 def test_eval_prints_return_length_and_video(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(tmp_path), "--episodes", "2", "--video", "--seed", "4"]) == 0
-    of_the_run: dict[str, Any] = {"env_kwargs": None, "env_wrapper": None, "max_episode_steps": None}
+    of_the_run: dict[str, Any] = {"env": None, "env_kwargs": None, "env_wrapper": None, "max_episode_steps": None}
     given = {"episodes": 2, "checkpoint": "latest", "seed": 4, "video": True}
-    assert calls.made == [("evaluate", tmp_path, None, given | of_the_run)]
+    assert calls.made == [("evaluate", tmp_path, given | of_the_run)]
     assert (
         capsys.readouterr().out
         == "return: 2.00 (std 1.00) over 2 episodes\nlength: 15.0\nsuccess: 0.50\nvideo: v.gif\n"
@@ -291,11 +291,11 @@ def test_eval_prints_return_length_and_video(calls: Calls, tmp_path: Path, capsy
 def test_eval_accepts_another_environment(calls: Calls, tmp_path: Path) -> None:
     line = "--env Pendulum-v1 --env-kwargs g=9.81 --env-wrapper a:b --max-episode-steps 50 --checkpoint best --seed 3"
     assert main(["eval", str(tmp_path), *line.split()]) == 0
-    other = {"env_kwargs": {"g": 9.81}, "env_wrapper": "a:b", "max_episode_steps": 50}
+    other = {"env": "Pendulum-v1", "env_kwargs": {"g": 9.81}, "env_wrapper": "a:b", "max_episode_steps": 50}
     given = {"episodes": 20, "checkpoint": "best", "seed": 3, "video": False}
-    assert calls.made == [("evaluate", tmp_path, "Pendulum-v1", given | other)]
+    assert calls.made == [("evaluate", tmp_path, given | other)]
     assert main(["eval", str(tmp_path), "--env-kwargs", "none"]) == 0
-    assert calls.made[1][3]["env_kwargs"] == {}
+    assert calls.made[1][2]["env_kwargs"] == {}
 
 
 def test_play_passes_its_flags_and_prints_what_is_reported(

@@ -17,7 +17,7 @@ BACKENDS = {"torch", "jax"}
 # Everybody may import these; they import one another only.
 BASE = {
     *("types", "layout", "masks", "errors", "foreign_names", "memory", "descriptors"),
-    *("ranges", "flat", "streams", "references", "durable", "threads", "trace"),
+    *("ranges", "flat", "streams", "references", "durable", "threads", "trace", "coercion"),
 }
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.
@@ -28,19 +28,18 @@ ALLOWED: dict[str, set[str]] = {
     "weights": set(),
     "collect": {"envs", "policies", "replay", "weights"},
     "algorithms.configs": set(),
-    "algorithms.registry": {"algorithms.configs", "coercion"},
+    "algorithms.registry": {"algorithms.configs"},
     "algorithms": {"algorithms.configs"},
     "learn": {"algorithms", "algorithms.configs", "algorithms.registry"},
     "observe": {"yamltext"},
     "deploy": {"policies", "weights"},
-    "coercion": set(),
     "yamltext": set(),
-    "keys": {"coercion"},
-    "settings": {"keys", "algorithms.configs", "algorithms.registry", "coercion", "settings_page", "yamltext"},
-    "settings_page": {"algorithms.configs", "algorithms.registry", "coercion", "settings"},
-    "flags": {"algorithms.configs", "coercion", "settings", "yamltext"},
+    "keys": set(),
+    "settings": {"keys", "algorithms.configs", "algorithms.registry", "settings_page", "yamltext"},
+    "settings_page": {"algorithms.configs", "algorithms.registry", "settings"},
+    "flags": {"algorithms.configs", "settings", "yamltext"},
     "help_groups": {"settings"},
-    "presets": {"algorithms.configs", "coercion", "settings", "yamltext"},
+    "presets": {"algorithms.configs", "settings", "yamltext"},
     "run": {
         "envs",
         "policies",
@@ -53,7 +52,6 @@ ALLOWED: dict[str, set[str]] = {
         "learn",
         "observe",
         "deploy",
-        "coercion",
         "settings",
         "presets",
     },

@@ -280,7 +280,7 @@ def test_a_callable_without_a_name_has_to_be_given_again() -> None:
 def test_changes_keep_the_rest() -> None:
     config = make_config("sac", {"temperature": Learned(0.3, -2.0), "gamma": 0.9, "env": "A"})
     assert with_changes(config) == config
-    assert with_changes(config, total_steps=5).run == flat.replace(config.run, total_steps=5)
+    assert with_changes(config, total_steps=5).run == flat.overlay(config.run, {"total_steps": 5})
     assert with_changes(config, temperature_initial=0.4).learner.temperature == Learned(0.4, -2.0)
     assert with_changes(config, temperature="fixed").learner.temperature == Fixed()
     assert with_changes(config, temperature=Fixed(0.7)).learner.temperature == Fixed(0.7)

@@ -24,9 +24,9 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import flag, parse, show_help, wants_help
 from offbeat.ranges import setting
-from offbeat.settings import make, read, settings_of
+from offbeat.settings import read, settings_of
 from offbeat.training_commands import (
-    DEBUG_HELP,
+    DEBUG,
     RESUME_DESCRIPTION,
     read_resume,
     read_train,
@@ -57,7 +57,6 @@ class EvalOptions:
     max_episode_steps: int | None = setting(
         None, "Truncate episodes after so many steps; none: as in the run.", at_least=1
     )
-    debug: bool = setting(False, DEBUG_HELP)
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,11 @@ class PlayOptions:
     episodes: int = setting(5, "Number of episodes to play.", at_least=1)
     checkpoint: str = setting("latest", CHECKPOINT_HELP)
     seed: int | None = setting(None, SEED_HELP, at_least=0)
-    debug: bool = setting(False, DEBUG_HELP)
 
 
 @dataclass(frozen=True)
 class DigestOptions:
     checkpoint: str = setting("latest", CHECKPOINT_HELP)
-    debug: bool = setting(False, DEBUG_HELP)
-
-
-@dataclass(frozen=True)
-class TraceOptions:
-    debug: bool = setting(False, DEBUG_HELP)
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,6 @@ class CheckEnvOptions:
     mask_key: str | None = _same_as_train("mask_key")
     steps: int = setting(500, "Number of steps with random actions.", at_least=1)
     seed: int = setting(0, "Seed of the resets and of the random actions.", at_least=0)
-    debug: bool = setting(False, DEBUG_HELP)
 
 
 def _train(argv: Sequence[str]) -> int:
@@ -135,21 +126,11 @@ def _run_training(training: Callable[[], Any]) -> int:
     return 0
 
 
-def _eval(run: str, options: EvalOptions) -> int:
+def _eval(run: str, **options: Any) -> int:
     path = _run_directory(run)
     from offbeat.run import saved_policy
 
-    result = saved_policy.evaluate(
-        path,
-        options.env,
-        episodes=options.episodes,
-        checkpoint=options.checkpoint,
-        seed=options.seed,
-        video=options.video,
-        env_kwargs=options.env_kwargs,
-        env_wrapper=options.env_wrapper,
-        max_episode_steps=options.max_episode_steps,
-    )
+    result = saved_policy.evaluate(path, **options)
     _print(f"return: {result.mean_return:.2f} (std {result.std_return:.2f}) over {result.episodes} episodes")
     _print(f"length: {result.mean_length:.1f}")
     if result.success_rate is not None:
@@ -159,23 +140,23 @@ def _eval(run: str, options: EvalOptions) -> int:
     return 0
 
 
-def _play(run: str, options: PlayOptions) -> int:
+def _play(run: str, **options: Any) -> int:
     path = _run_directory(run)
     from offbeat.run import play
 
-    play.play_run(path, episodes=options.episodes, checkpoint=options.checkpoint, seed=options.seed, report=_print)
+    play.play_run(path, **options, report=_print)
     return 0
 
 
-def _digest(run: str, options: DigestOptions) -> int:
+def _digest(run: str, checkpoint: str) -> int:
     path = _run_directory(run)
-    from offbeat.run import checkpoint
+    from offbeat.run.checkpoint import digest
 
-    _print(checkpoint.digest(path, options.checkpoint))
+    _print(digest(path, checkpoint))
     return 0
 
 
-def _trace(run: str, options: TraceOptions) -> int:
+def _trace(run: str) -> int:
     path = _run_directory(run) / "trace.json"
     if not path.is_file():
         raise UsageError(f"RUN={run!r} has no trace.json: it was trained without --trace; train with --trace")
@@ -185,23 +166,14 @@ def _trace(run: str, options: TraceOptions) -> int:
     return 0
 
 
-def _check_env(env: str, options: CheckEnvOptions) -> int:
+def _check_env(env: str, **options: Any) -> int:
     from offbeat.envs import check
 
-    findings = check.check_env(
-        env,
-        env_kwargs=options.env_kwargs,
-        env_wrapper=options.env_wrapper,
-        max_episode_steps=options.max_episode_steps,
-        state_key=options.state_key,
-        mask_key=options.mask_key,
-        steps=options.steps,
-        seed=options.seed,
-    )
+    findings = check.check_env(env, **options)
     for finding in findings:
         _print(f"{finding.severity}: {finding.what}" + (f"; {finding.remedy}" if finding.remedy else ""))
     if not findings:
-        _print(f"{env}: no problems found in {options.steps} steps")
+        _print(f"{env}: no problems found in {options['steps']} steps")
     return 1 if any(finding.severity == "error" for finding in findings) else 0
 
 
@@ -215,13 +187,14 @@ def _run_directory(run: str) -> Path:
 class Command:
     """A command with one positional argument.
 
-    argument: the name of the argument in the help. handler: called with the argument and the parsed options.
+    argument: the name of the argument in the help. options: a dataclass of its flags, or None. handler: called with the
+    argument and, by name, the values of the flags.
     """
 
     argument: str
     description: str
-    options: type
-    handler: Callable[[str, Any], int]
+    options: type | None
+    handler: Callable[..., int]
 
 
 TRAIN_DESCRIPTION = "Train an agent."
@@ -233,7 +206,7 @@ COMMANDS = {
         "RUN", "Show the policy of a run in a window, or record a video without a display.", PlayOptions, _play
     ),
     "digest": Command("RUN", "Print a SHA-256 digest of the content of a checkpoint.", DigestOptions, _digest),
-    "trace": Command("RUN", "Summarise the trace of a run that was trained with --trace.", TraceOptions, _trace),
+    "trace": Command("RUN", "Summarise the trace of a run that was trained with --trace.", None, _trace),
     "check-env": Command("ENV", "Test an environment and report its problems.", CheckEnvOptions, _check_env),
 }
 
@@ -266,13 +239,15 @@ def _dispatch(argv: Sequence[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}; use one of {', '.join(names)}{suggestion(name, names)}")
     command = COMMANDS[name]
-    settings = settings_of(command.options)
+    own = settings_of(command.options) if command.options else ()
+    settings = (*own, DEBUG)
     if wants_help(argv):
         with _ignore_closed_pipe(sys.stdout):
             show_help(name, command.description, {"": settings}, {}, command.argument)
         return 0
     argument, given = parse(name, argv, {"": settings}, command.argument)
-    return command.handler(argument, make(command.options, read(settings, given, flag)))
+    values = read(settings, given, flag)
+    return command.handler(argument, **{each.name: values.get(each.name, each.default) for each in own})
 
 
 def main(argv: list[str] | None = None) -> int:

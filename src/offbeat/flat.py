@@ -71,14 +71,6 @@ def value(config: Any, name: str) -> Any:
     raise AttributeError(f"{type(config).__name__} has no setting {name}")
 
 
-def replace(config: Any, **changes: Any) -> Any:
-    """The config with other values for some flat keys."""
-    names = {leaf.name for leaf in leaves(type(config))}
-    if unknown := changes.keys() - names:
-        raise AttributeError(f"{type(config).__name__} has no setting {min(unknown)}")
-    return _replace(config, changes)
-
-
 def overlay(config: Any, changes: Mapping[str, Any]) -> Any:
     """The config with other values for some flat keys, unchecked: for values that a run computes itself."""
     found = copy.copy(config)
@@ -88,13 +80,3 @@ def overlay(config: Any, changes: Mapping[str, Any]) -> Any:
         elif each.name in changes:
             object.__setattr__(found, each.name, changes[each.name])
     return found
-
-
-def _replace(config: Any, changes: Mapping[str, Any]) -> Any:
-    arguments: dict[str, Any] = {}
-    for each in dataclasses.fields(config):
-        if "group" in each.metadata:
-            arguments[each.name] = _replace(getattr(config, each.name), changes)
-        elif each.name in changes:
-            arguments[each.name] = changes[each.name]
-    return dataclasses.replace(config, **arguments)

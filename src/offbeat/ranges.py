@@ -24,8 +24,9 @@ def setting(
 ) -> Any:
     """A dataclass field with a help text and a range.
 
-    The range applies to each entry of a tuple, and not to None. needs: a setting of the run that must be on, because
-    this one has no effect without it. title: the section of `--help`, where it is not the section of the group.
+    The range applies to each entry of a tuple, and not to None. needs: a setting of the same config, or of the run,
+    that must be on, because this one has no effect without it. title: the section of `--help`, where it is not that of
+    the group.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     set_limits = {name: limit for name, limit in limits.items() if limit is not None}

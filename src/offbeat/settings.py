@@ -17,6 +17,7 @@ from typing import Any
 
 from offbeat import flat, foreign_names, references
 from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.registry import ALGORITHMS, find, key_of
 from offbeat.coercion import (
     NONE,
@@ -134,9 +135,18 @@ def train_settings(algorithm: str) -> tuple[Setting, ...]:
 def own_settings(algorithm: str) -> tuple[Setting, ...]:
     """The algorithm's own keys, and `learning_rate` for all groups if each has a rate of its own."""
     record = find(algorithm)
-    defaults = flat_values(make(record.config, record.defaults))
-    own = [each for each in keys_of(record.config, defaults) if each.name not in record.without]
-    return tuple(own) + shared_rate(record.config)
+    return _settings(record.config, record.defaults, record.without) + shared_rate(record.config)
+
+
+def run_settings(algorithm: str) -> tuple[Setting, ...]:
+    """The run's keys that an algorithm has, with its own defaults."""
+    record = find(algorithm)
+    return _settings(Run, record.run_defaults, record.without)
+
+
+def _settings(owner: type, defaults: Mapping[str, Any], without: Sequence[str]) -> tuple[Setting, ...]:
+    keys = keys_of(owner, flat_values(make(owner, defaults)))
+    return tuple(each for each in keys if each.name not in without)
 
 
 RATE = "learning_rate"
@@ -170,16 +180,6 @@ def spread_rate(owner: type, layers: Sequence[Mapping[str, Any]]) -> list[dict[s
     return spread
 
 
-def run_settings(algorithm: str) -> tuple[Setting, ...]:
-    """The run's keys that an algorithm has, with its own defaults."""
-    record = find(algorithm)
-    return tuple(
-        dataclasses.replace(each, default=record.run_defaults.get(each.name, each.default))
-        for each in settings_of(Run)
-        if each.name not in record.without
-    )
-
-
 def make_config(algorithm: Any, mapping: Mapping[str, Any]) -> Config:
     """The Config that flat keys describe, over the defaults. A key `algorithm` is allowed if it says the same.
 
@@ -198,7 +198,9 @@ def make_config(algorithm: Any, mapping: Mapping[str, Any]) -> Config:
 def make_learner_config(algorithm: Any, **settings: Any) -> Any:
     """The algorithm's own half of a Config, from its flat keys alone."""
     name = key_of(algorithm)
-    return make(find(name).config, find(name).defaults, read(own_settings(name), settings))
+    config = make(find(name).config, find(name).defaults, read(own_settings(name), settings))
+    check_config(config)
+    return config
 
 
 def all_values(config: Config) -> dict[str, Any]:

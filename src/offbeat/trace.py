@@ -14,11 +14,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import monotonic_ns, thread_time_ns, time_ns
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from offbeat import durable
 
@@ -33,43 +32,43 @@ _TAIL = 1 << 20  # bytes, longer than any line
 _quoted = functools.lru_cache(maxsize=1024)(json.dumps)
 
 
-class Trace(Protocol):
-    """Records the spans and counters of a process: a `Tracer`, or `NO_TRACE`, which records nothing.
+class Trace:
+    """The spans and counters of a process. This class records nothing (`NO_TRACE`), and `Tracer` writes them.
 
     file: for `open_trace` in another process; None if nothing is recorded.
     """
 
-    file: tuple[Path, bool] | None
+    file: tuple[Path, bool] | None = None
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Records the `with` block as a span; spans may be nested."""
-        ...
+        return _NO_SPAN
 
     def span(self, name: str, start: int, stop: int, cpu: tuple[int, int] | None = None) -> None:
         """Records a span that was measured elsewhere, in nanoseconds of `time.monotonic_ns`.
 
         cpu: start and stop in nanoseconds of `time.thread_time_ns`.
         """
-        ...
 
     def counter(self, name: str, value: float | Mapping[str, float]) -> None:
         """Records the current value of a number, or of several by name in one chart; skips non-finite values."""
-        ...
 
     def cuda(self, name: str) -> AbstractContextManager[None]:
         """Records the time that the device spends on the work launched in the `with` block."""
-        ...
+        return _NO_SPAN
 
     def flush(self) -> None:
         """Writes all buffered events to the file."""
-        ...
 
     def close(self) -> None:
         """Flushes; later events are dropped."""
-        ...
 
 
-class Tracer:
+_NO_SPAN = nullcontext()
+NO_TRACE = Trace()
+
+
+class Tracer(Trace):
     """Appends the events of this process, of all its threads, to a trace file. Only one may be open per process.
 
     process: its name, "learner" or "collector 0"; a process that replaces another one may have the same name.
@@ -92,7 +91,7 @@ class Tracer:
         self._new_tracks: dict[int, str] = {}
         self._thread = _Thread(self._new_tracks)
         self._new_tracks[self._thread.track] = "main"
-        self.file: tuple[Path, bool] | None = (Path(path), cpu)
+        self.file = (Path(path), cpu)
         self._span_type = _CpuSpan if cpu else _Span
         self._lock = threading.Lock()
         self._due = 0
@@ -227,28 +226,20 @@ class _Span:
     def __enter__(self) -> None:
         self._start = monotonic_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._tracer.span(self._name, self._start, monotonic_ns())
         if kind is not None:  # the exception may end the process
             self._tracer.flush()
 
 
-class _CpuSpan:
-    __slots__ = ("_cpu_start", "_name", "_start", "_tracer")
-
-    def __init__(self, tracer: Tracer, name: str) -> None:
-        self._tracer = tracer
-        self._name = name
+class _CpuSpan(_Span):
+    __slots__ = ("_cpu_start",)
 
     def __enter__(self) -> None:
         self._start = monotonic_ns()
         self._cpu_start = thread_time_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         cpu_stop = thread_time_ns()
         self._tracer.span(self._name, self._start, monotonic_ns(), (self._cpu_start, cpu_stop))
         if kind is not None:
@@ -269,9 +260,7 @@ class _CudaSpan:
         self.given = monotonic_ns()
         self.start.record()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop.record()
         self._on_device.append(self)
 
@@ -282,49 +271,6 @@ class _Thread(threading.local):
     def __init__(self, new_tracks: dict[int, str]) -> None:
         self.track = threading.get_native_id()
         new_tracks[self.track] = threading.current_thread().name
-
-
-class _NoSpan:
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-_NO_SPAN = _NoSpan()
-
-
-class _NoTrace:
-    """Records nothing."""
-
-    __slots__ = ()
-    file: tuple[Path, bool] | None = None
-
-    def __call__(self, name: str) -> AbstractContextManager[None]:
-        return _NO_SPAN
-
-    def span(self, name: str, start: int, stop: int, cpu: tuple[int, int] | None = None) -> None:
-        pass
-
-    def counter(self, name: str, value: float | Mapping[str, float]) -> None:
-        pass
-
-    def cuda(self, name: str) -> AbstractContextManager[None]:
-        return _NO_SPAN
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-NO_TRACE: Trace = _NoTrace()
 
 
 def open_trace(file: tuple[Path, bool] | None, process: str) -> Trace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from offbeat.coercion import lost
 from offbeat.errors import UsageError
 from offbeat.flags import Groups, flag, parse, show_help, value_after
 from offbeat.help_groups import grouped
-from offbeat.ranges import setting
 from offbeat.settings import (
     Setting,
     assemble,
-    make,
     merge,
     own_settings,
     read,
@@ -32,7 +29,6 @@ from offbeat.settings import (
 )
 from offbeat.yamltext import load_yaml
 
-DEBUG_HELP = "Print the traceback of an error."
 PRECEDENCE_HELP = "Precedence: flags, then the --config file, then the preset of the environment, then the defaults."
 RESUME_CHECKPOINT_HELP = (
     "Checkpoint to resume from: latest, or its name under checkpoints/. `best` has no replay and cannot be resumed."
@@ -43,22 +39,20 @@ CONTINUOUS_EXAMPLE, DISCRETE_EXAMPLE = "HalfCheetah-v5", "CartPole-v1"
 """Environment in the examples of the help: CartPole for Discrete actions and for rollouts."""
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    config: str | None = setting(None, "YAML file with settings. Flags override it; it overrides the preset.")
-    debug: bool = setting(False, DEBUG_HELP)
+DEBUG = Setting("debug", bool, False, "Print the traceback of an error.")
+CONFIG = Setting("config", str | None, None, "YAML file with settings. Flags override it; it overrides the preset.")
+CHECKPOINT = Setting("checkpoint", str, "latest", RESUME_CHECKPOINT_HELP)
 
 
 def read_train(algorithm: str, argv: Sequence[str]) -> Config:
     """The config of a run, from flags, the --config file, the preset and the defaults, in this order of precedence."""
-    own = settings_of(TrainOptions)
     _, given = parse(f"train {algorithm}", argv, _train_groups(algorithm), None)
-    options = make(TrainOptions, read(own, _take(TrainOptions, given)))
-    from_file, complete = _read_file(algorithm, options.config)
+    path = read([CONFIG], {"config": given.pop("config", None)})["config"]
+    from_file, complete = _read_file(algorithm, path)
     from_flags = read(train_settings(algorithm), given, flag)
     if complete and from_flags.get("preset") is not None:
         raise UsageError(
-            f"--preset={from_flags['preset']} has no effect with --config {options.config}: this config.yaml of a "
+            f"--preset={from_flags['preset']} has no effect with --config {path}: this config.yaml of a "
             "run sets everything; leave out one of the two"
         )
     config = (assemble if complete else presets.assemble)(algorithm, from_file, from_flags, spell=flag)
@@ -83,18 +77,12 @@ def show_train_help(algorithm: str, argv: Sequence[str]) -> None:
 RESUME_DESCRIPTION = "Resume a run from a checkpoint."
 
 
-@dataclass(frozen=True)
-class ResumeOptions:
-    checkpoint: str = setting("latest", RESUME_CHECKPOINT_HELP)
-    debug: bool = setting(False, DEBUG_HELP)
-
-
 def read_resume(argv: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
     """The run, the checkpoint and the settings to change."""
     algorithm, _ = _recorded_settings(argv)
     run, given = parse("resume", argv, _resume_groups(algorithm), "RUN")
-    options = make(ResumeOptions, read(settings_of(ResumeOptions), _take(ResumeOptions, given), flag))
-    return run, options.checkpoint, read(_known_settings(algorithm), given, flag)
+    checkpoint = given.pop("checkpoint", CHECKPOINT.default)
+    return run, checkpoint, read(_known_settings(algorithm), given, flag)
 
 
 def show_resume_help(argv: Sequence[str]) -> None:
@@ -133,12 +121,7 @@ def _resume_groups(algorithm: str | None) -> Groups:
         dataclasses.replace(each, help=f"{each.help} {TOTAL_HELP}") if each.name in TOTALS else each
         for each in (settings_of(Run) if algorithm is None else run_settings(algorithm))
     ]
-    return {"": settings_of(ResumeOptions), **grouped(run, find(algorithm).name if algorithm else "", own)}
-
-
-def _take(options: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Removes the flags of `options` from `given` and returns them."""
-    return {each.name: given.pop(each.name) for each in settings_of(options) if each.name in given}
+    return {"": [CHECKPOINT, DEBUG], **grouped(run, find(algorithm).name if algorithm else "", own)}
 
 
 def _read_file(algorithm: str, path: str | None) -> tuple[dict[str, Any], bool]:
@@ -166,6 +149,6 @@ def _help_values(algorithm: str, argv: Sequence[str]) -> dict[str, Any]:
 
 def _train_groups(algorithm: str) -> Groups:
     return {
-        "": settings_of(TrainOptions),
+        "": [CONFIG, DEBUG],
         **grouped(run_settings(algorithm), find(algorithm).name, own_settings(algorithm)),
     }

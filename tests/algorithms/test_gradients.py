@@ -139,7 +139,7 @@ def test_the_first_member_alone_is_the_first_of_all(explicit: bool) -> None:
     parts, g = (_normal(4, 5), _normal(4, 0), _normal(4, 2)), _normal(4, seed=1)
     with torch.no_grad():
         q, tape = network.first_member.forward(*parts)
-        found = network.first_member.input_gradient(2, tape, g)
+        found = network.first_member.to_input(2, tape, g)
     whole = torch.zeros(3, 4, dtype=torch.float64)
     whole[0] = g
     out, tape = network.forward(*parts)

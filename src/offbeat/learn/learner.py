@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offbeat import flat
-from offbeat.algorithms.configs.groups import Normalisation, Optimisation
+from offbeat.algorithms.configs.groups import Normalisation, Optimisation, schedules_of
 from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.learn.backend import Backend, Scalar
 from offbeat.learn.rollout_columns import learnable
@@ -71,9 +71,8 @@ class Learner:
 
     def check_schedules(self) -> None:
         """Raises UsageError for a schedule over a run that has no end."""
-        for name, value in flat.values(self.config).items():
-            is_schedule = name == "schedule" or name.endswith("_schedule")
-            if is_schedule and value != "constant" and self.planned_updates is None:
+        for name, value in schedules_of(flat.values(self.config)).items():
+            if value != "constant" and self.planned_updates is None:
                 raise UsageError(f"{name}={value!r} needs the length of the run: set total_steps or total_updates")
 
     @property
@@ -276,34 +275,36 @@ class Learner:
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Sets the state to a saved one; the error lists arrays that are missing, left over or of another shape."""
         mine = self.arrays()
-        differences = [
-            f"{name} is {'missing' if saved is None else saved.shape} there and "
-            f"{'missing' if own is None else own.shape} here"
-            for name in sorted(mine.keys() | arrays.keys())
-            for saved, own in [(arrays.get(name), mine.get(name))]
-            if saved is None or own is None or (saved.shape != own.shape and not self._may_grow(name))
-        ]
+        # Statistics may have a shape that depends on the data seen so far, and so may a backend's own arrays.
+        growing = ("returns/", "observations/", *self.backend.growing)
+        free = {name for name in mine.keys() & arrays.keys() if name.startswith(growing)}
+        fixed = [{name: each[name] for name in each.keys() - free} for each in (arrays, mine)]
+        differences = shape_differences(*fixed)
         if differences:
             more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
             raise CheckpointError(
                 f"the checkpoint does not fit this {self.config.__class__.__name__}: {'; '.join(differences[:5])}{more}"
                 ". Resume with the settings (hidden, critics, environment, ...) that the run was made with"
             )
-        self.restore_backend(arrays)
+        self.backend.restore({name: arrays[name] for name in self.backend.arrays()})
         self.updates, self._observed = int(arrays["updates"]), int(arrays["observed"])
         self.rate_factor = float(arrays["rate_factor"])
         if self.progress is not None and arrays["progress"] >= 0:
             self.progress = float(arrays["progress"])
         for name, part in self.statistics().items():
-            part.restore(_under(arrays, f"{name}/"))
-
-    def _may_grow(self, name: str) -> bool:
-        """Statistics may have a shape that depends on the data seen so far, and so may a backend's own arrays."""
-        return name.startswith(("returns/", "observations/", *self.backend.growing))
-
-    def restore_backend(self, arrays: Mapping[str, Array]) -> None:
-        self.backend.restore({name: arrays[name] for name in self.backend.arrays()})
+            part.restore(below(arrays, f"{name}/"))
 
 
-def _under(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+def below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def shape_differences(saved: Mapping[str, Array], own: Mapping[str, Array]) -> list[str]:
+    """How saved arrays differ from one's own, in names and shapes."""
+    there, here = ({name: array.shape for name, array in each.items()} for each in (saved, own))
+    return [
+        f"{name} is {there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name)
+    ]

@@ -37,10 +37,6 @@ class RunningMoments:
     def arrays(self) -> dict[str, Array]:
         return {"count": self.count, "mean": self.mean, "square": self.square}
 
-    def begin_with(self, arrays: Mapping[str, Array]) -> None:
-        """The statistics of another run, to be gone on with."""
-        self.restore(arrays)
-
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.count, self.mean, self.square = (np.array(arrays[name]) for name in ("count", "mean", "square"))
 
@@ -112,21 +108,21 @@ class ReturnScale:
         self.episodes = np.zeros(0, np.int64)  # (N,) which one that is
 
     def update(self, chunk: Chunk) -> None:
-        columns = chunk.columns
-        envs = columns["env"].astype(np.int64)
-        self._make_room(envs)
+        columns, valid = chunk.columns, np.ones(len(chunk), bool)
         ended = (columns["terminated"] + columns["truncated"]) > 0
-        if len(np.unique(envs)) == len(envs):
-            self._step(envs, columns["episode"], columns["reward"], ended)
-            return
-        for row in range(len(envs)):  # several steps of one environment: in their order
-            one = slice(row, row + 1)
-            self._step(envs[one], columns["episode"][one], columns["reward"][one], ended[one])
+        rows = [slice(None)]
+        if len(np.unique(columns["env"])) < len(chunk):  # several steps of one environment: in their order
+            rows = [slice(row, row + 1) for row in range(len(chunk))]
+        for each in rows:
+            parts = columns["env"], columns["episode"], columns["reward"], ended, valid
+            self.update_steps(*(part[None, each] for part in parts))
 
     def update_steps(self, env: Array, episode: Array, reward: Array, ended: Array, valid: Array) -> None:
         """T steps of N environments, all (T, N); every environment in a column of its own."""
         envs = env.max(0).astype(np.int64)  # rows that are not valid are zeros
-        self._make_room(envs)
+        if len(envs) and envs.max() >= len(self.running):
+            missing = 0, int(envs.max()) + 1 - len(self.running)
+            self.running, self.episodes = np.pad(self.running, missing), np.pad(self.episodes, missing)
         running, current, returns = self.running[envs], self.episodes[envs], np.zeros(reward.shape)
         for step in range(len(reward)):
             returns[step] = np.where(episode[step] == current, running * self.gamma, 0.0) + reward[step]
@@ -135,17 +131,6 @@ class ReturnScale:
         seen = valid.any(0)  # the others do not even know whose column they are
         self.running[envs[seen]], self.episodes[envs[seen]] = running[seen], current[seen]
         self.moments.update(returns[valid][:, None])
-
-    def _make_room(self, envs: Array) -> None:
-        if len(envs) and envs.max() >= len(self.running):
-            missing = 0, int(envs.max()) + 1 - len(self.running)
-            self.running, self.episodes = np.pad(self.running, missing), np.pad(self.episodes, missing)
-
-    def _step(self, envs: Array, episode: Array, reward: Array, ended: Array) -> None:
-        returns = np.where(self.episodes[envs] == episode, self.running[envs] * self.gamma, 0.0) + reward
-        self.episodes[envs] = episode
-        self.moments.update(returns[:, None])
-        self.running[envs] = np.where(ended, 0.0, returns)
 
     @property
     def scale(self) -> float:

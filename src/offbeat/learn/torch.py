@@ -140,10 +140,8 @@ class TorchBackend:
         for index, weight in enumerate(weights):
             row = {name: each[index] for name, each in columns.items()}
             nothing = row["reward"].new_zeros(len(row["reward"]), 0)
-            own = {"state": nothing, "next_state": nothing} | {
-                name: row.pop(name) for name in list(row) if name in named
-            }
-            yield Batch(**own, weight=weight, extras=row)
+            own = {name: row.pop(name) for name in named & row.keys()}
+            yield Batch(**{"state": nothing, "next_state": nothing, **own}, weight=weight, extras=row)
 
     def learn_rollout(
         self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
@@ -158,15 +156,12 @@ class TorchBackend:
         return RolloutResult(made, rate, metrics)
 
     def _steps(self, rollout: RolloutBatch) -> RolloutTensors:
-        columns, valid = rollout.columns, torch.from_numpy(np.array(rollout.valid)).to(self._device)
-        numbers = ("obs", "next_obs", "state", "next_state", "action", "reward", "log_prob")
-        found = {name: self._tensor(columns[name]) for name in numbers if name in columns}
-        nothing = found["reward"].new_zeros(*valid.shape, 0)
-        found = {"state": nothing, "next_state": nothing, **found}
-        terminated, truncated = (self._column(np.asarray(columns[name], bool)) for name in ("terminated", "truncated"))
-        # Rows that are not there have no action allowed, which would make NaN of their log-probabilities.
-        mask = self._tensor(columns["mask"] | ~rollout.valid[..., None]) if "mask" in columns else nothing
-        return RolloutTensors(mask=mask, terminated=terminated & valid, truncated=truncated, valid=valid, **found)
+        columns = {**rollout.columns, "valid": np.array(rollout.valid)}
+        names = [each.name for each in dataclasses.fields(RolloutTensors)]
+        found = {name: self._column(columns[name]) for name in names if name in columns}
+        nothing = found["reward"].new_zeros(*rollout.valid.shape, 0)
+        mask = found["mask"].to(self.dtype) if "mask" in found else nothing
+        return RolloutTensors(**{"state": nothing, "next_state": nothing, **found, "mask": mask})
 
     def _tensor(self, array: Array) -> Tensor:
         """On the device, in the learner's precision."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from offbeat.errors import CheckpointError
-from offbeat.learn.learner import Learner
+from offbeat.learn.learner import Learner, below, shape_differences
 from offbeat.types import Array
 
 
@@ -19,7 +19,8 @@ def transfer(arrays: Mapping[str, Array], learner: Learner, acts_with: str) -> t
     own, copied, left = learner.backend.arrays(), list[str](), list[str]()
     for network in learner.backend.networks:
         mine = {name: array for name, array in own.items() if name.startswith(f"{network}/")}
-        differences = _differences(arrays, network, mine)
+        theirs = {name: array for name, array in arrays.items() if name.startswith(f"{network}/")}
+        differences = shape_differences(theirs, mine)
         if differences and network == acts_with:
             raise CheckpointError(
                 f"the {network} there is another network ({'; '.join(differences[:3])}); use the settings that it was "
@@ -27,15 +28,14 @@ def transfer(arrays: Mapping[str, Array], learner: Learner, acts_with: str) -> t
             )
         (left if differences else copied).append(network)
         if not differences:
-            own |= {name: arrays[name] for name in mine}
+            own |= theirs
     if "log_temperature" in own and hasattr(learner.config.temperature, "target_entropy"):
         (copied if "log_temperature" in arrays else left).append("temperature")
         own["log_temperature"] = arrays.get("log_temperature", own["log_temperature"])
     learner.backend.restore(own)
     for name, part in learner.statistics().items():
-        prefix = f"{name}/"
-        if saved := {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}:
-            getattr(part, "begin_with", part.restore)(saved)  # a preprocessor of the user's has no begin_with
+        if saved := below(arrays, f"{name}/"):
+            getattr(part, "begin_with", part.restore)(saved)  # those of returns have it
             copied.append(f"statistics of {name}")
     return copied, left
 
@@ -47,14 +47,3 @@ def _check_normalisation(arrays: Mapping[str, Array], learner: Learner) -> None:
             f"its networks learned {'without' if here else 'with'} normalised observations; use "
             f"normalise_observations={not here}"
         )
-
-
-def _differences(arrays: Mapping[str, Array], network: str, mine: Mapping[str, Array]) -> list[str]:
-    """How a network's saved arrays differ from its own, in names and shapes."""
-    saved = {name: array.shape for name, array in arrays.items() if name.startswith(f"{network}/")}
-    own = {name: array.shape for name, array in mine.items()}
-    return [
-        f"{name} is {saved.get(name, 'missing')} there and {own.get(name, 'missing')} here"
-        for name in sorted(saved.keys() | own.keys())
-        if saved.get(name) != own.get(name)
-    ]

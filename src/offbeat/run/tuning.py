@@ -52,7 +52,9 @@ def work_of(config: Config) -> Work:
 def settled(config: Config) -> Config:
     """The config with a number of threads, if it had none."""
     run = config.run
-    return config if run.compute.threads else replace(config, run=flat.replace(run, threads=learner_threads(config)))
+    return (
+        config if run.compute.threads else replace(config, run=flat.overlay(run, {"threads": learner_threads(config)}))
+    )
 
 
 def ahead(run: Run) -> tuple[int, int]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from offbeat import flat
 from offbeat.algorithms.configs import groups
-from offbeat.algorithms.configs.checks import check_config
+from offbeat.algorithms.configs.checks import IdleSetting, check_config
 from offbeat.algorithms.configs.exploration import EpsilonGreedy, Gaussian, OrnsteinUhlenbeck, OwnExploration
-from offbeat.algorithms.configs.groups import SCHEDULES, Activation, Optimisation, Reference
-from offbeat.algorithms.configs.idle import IdleSetting
+from offbeat.algorithms.configs.groups import Activation, Optimisation, Reference
 from offbeat.algorithms.configs.off_policy import DQN, SAC, TD3, Fixed, Learned
 from offbeat.algorithms.configs.on_policy import APPO, PPO, AdaptiveRate, FixedRate
-from offbeat.algorithms.configs.run import Run, check_needs
+from offbeat.algorithms.configs.run import Run
 from offbeat.ranges import group, setting
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "DQN",
     "PPO",
     "SAC",
-    "SCHEDULES",
     "TD3",
     "Activation",
     "AdaptiveRate",
@@ -60,5 +59,4 @@ class Config:
     learner: Any
 
     def __post_init__(self) -> None:
-        check_config(self.learner)
-        check_needs(self.learner, self.run)
+        check_config(self.learner, flat.values(self.run))

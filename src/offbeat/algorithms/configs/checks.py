@@ -1,29 +1,119 @@
-"""Checks of a whole config of an algorithm, whichever groups it is composed of."""
+"""Checks of a whole config, whichever groups it is composed of: ranges, schedules, and settings without effect."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from offbeat import flat
-from offbeat.algorithms.configs.exploration import check_exploration
 from offbeat.algorithms.configs.groups import SCHEDULES, own_schedule, schedules_of
-from offbeat.algorithms.configs.idle import refuse_idle
+from offbeat.coercion import suggestion
 from offbeat.errors import UsageError
 from offbeat.ranges import check_ranges
 
+Values = Mapping[str, Any]
 
-def check_config(config: Any) -> None:
-    """Raises UsageError for a value out of range, an unknown schedule, or a setting without effect."""
+
+class IdleSetting(UsageError):
+    """A setting that has no effect together with the others. name: which one."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class Idle(NamedTuple):
+    """names: settings without effect if `when` holds of the flat values. why: the reason. instead: the remedy.
+
+    A user's own config may have some of these names and not the others.
+    """
+
+    names: tuple[str, ...]
+    when: Callable[[Values], bool]
+    why: str
+    instead: str | None = None
+
+
+def _own_networks(values: Values) -> bool:
+    """Whether all networks of an algorithm are the user's own."""
+    own = [values[name] for name in ("actor", "critic") if name in values]
+    return bool(own) and all(network is not None for network in own)
+
+
+IDLE = (
+    Idle(
+        ("critic_hidden", "critic_layer_norm", "critic_dropout"),
+        lambda values: values.get("critic") is not None,
+        "your own critic has its own layers",
+    ),
+    Idle(("hidden", "activation", "layer_norm"), _own_networks, "your own networks have their own layers"),
+    Idle(("dueling",), lambda values: values.get("critic") is not None, "your own critic has its own outputs"),
+    Idle(
+        ("temperature_learning_rate", "temperature_schedule"),
+        lambda values: type(values.get("temperature")).__name__ == "Fixed",
+        "temperature is fixed",
+        "use temperature learned",
+    ),
+    Idle(
+        ("adam_betas", "adam_epsilon"),
+        lambda values: values.get("optimiser", "adam") not in ("adam", "adamw"),
+        "optimiser is neither adam nor adamw",
+        "use one of these",
+    ),
+    Idle(
+        ("weight_decay",),
+        lambda values: values.get("optimiser", "adamw") != "adamw",
+        "optimiser is not adamw",
+        "use optimiser adamw",
+    ),
+    Idle(
+        ("schedule_kwargs",),
+        lambda values: not any(own_schedule(schedule) for schedule in schedules_of(values).values()),
+        "no schedule is a callable of your own",
+        "set one to module:callable",
+    ),
+)
+"""Beside the settings that name the one that they need in `setting(..., needs=...)`."""
+
+
+def check_config(config: Any, run: Values | None = None) -> None:
+    """Raises UsageError for a value out of range, an unknown schedule, or a setting without effect.
+
+    run: the settings of the run, some of which those of `config` may need; None where there is no run yet.
+    """
     check_ranges(config)
     for name, schedule in schedules_of(flat.values(config)).items():
-        _check_schedule(name, schedule)
-    check_exploration(getattr(config, "exploration", None))
-    refuse_idle(config)
+        if isinstance(schedule, str) and schedule not in SCHEDULES and not own_schedule(schedule):
+            raise UsageError(
+                f"{name}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable"
+                f"{suggestion(schedule, SCHEDULES)}"
+            )
+    refuse_idle(config, run or {})
 
 
-def _check_schedule(name: str, schedule: Any) -> None:
-    if isinstance(schedule, str) and schedule not in SCHEDULES and not own_schedule(schedule):
-        close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f"{name}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable{hint}")
+def refuse_idle(config: Any, run: Values) -> None:
+    """Raises IdleSetting for the first setting that has no effect and is not at its default."""
+    values, defaults = flat.values(config), flat.defaults(type(config))
+    changed = {name: value for name, value in values.items() if value != defaults[name]}
+    for leaf in flat.leaves(type(config)):
+        needed = leaf.metadata["needs"]
+        if leaf.name in changed and needed is not None:
+            _check_needed(leaf.name, values[leaf.name], needed, {**run, **values})
+    for idle in IDLE:
+        for name in idle.names:
+            if name in changed and idle.when(values):
+                remedy = f", or {idle.instead}" if idle.instead else ""
+                raise IdleSetting(
+                    name, f"{name}={values[name]!r} has no effect, because {idle.why}: leave {name} out{remedy}"
+                )
+
+
+def _check_needed(name: str, value: Any, needed: str, values: Values) -> None:
+    """Raises IdleSetting if a setting is off that another one needs."""
+    off = values.get(needed, "unknown")
+    if off or (needed == "collectors" and values["collector"] != "processes"):  # a collector of the user's own
+        return
+    wanted = f"{needed} >= 1" if type(off) is int else needed
+    raise IdleSetting(
+        name, f"{name}={value!r} needs {wanted}, but {needed} is {off}: set {needed}, or leave {name} out"
+    )

@@ -86,17 +86,15 @@ class OwnExploration:
         "exploration=module:callable means the same.",
     )
 
+    def __post_init__(self) -> None:
+        if self.make is None:
+            raise UsageError(
+                "exploration=own needs exploration_make, a module:callable (policy, spec) -> Policy: set it, or use "
+                "another kind of exploration"
+            )
+
 
 Kind = Gaussian | OrnsteinUhlenbeck | EpsilonGreedy | OwnExploration
-
-
-def check_exploration(exploration: Kind | None) -> None:
-    """Raises UsageError if exploration is to be the user's own, and no callable makes it."""
-    if isinstance(exploration, OwnExploration) and exploration.make is None:
-        raise UsageError(
-            "exploration=own needs exploration_make, a module:callable (policy, spec) -> Policy: set it, or use "
-            "another kind of exploration"
-        )
 
 
 def describe(exploration: Kind | None) -> dict[str, Any] | None:

@@ -163,7 +163,9 @@ class Normalisation:
     preprocessor: Reference | None = setting(
         None, "Your own observation preprocessor, instead of normalise_observations: module:callable (spec) -> object."
     )
-    observation_clip: float = setting(10.0, "Clip normalised observations to [-this, this].", above=0)
+    observation_clip: float = setting(
+        10.0, "Clip normalised observations to [-this, this].", above=0, needs="normalise_observations"
+    )
     reward_scale: float = setting(1.0, "Multiply every reward that is learned from by this.", above=0)
     normalise_rewards: bool = setting(
         False, "Divide rewards by the running standard deviation of the discounted return."

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from offbeat.algorithms.configs.checks import check_config
-from offbeat.algorithms.configs.exploration import (
-    EpsilonGreedy,
-    Gaussian,
-    OrnsteinUhlenbeck,
-    OwnExploration,
-)
+from offbeat.algorithms.configs.exploration import EpsilonGreedy, Gaussian, OrnsteinUhlenbeck, OwnExploration
 from offbeat.algorithms.configs.groups import (
     ActorCriticRates,
     CriticRegularisation,
@@ -103,7 +97,6 @@ class SAC:
     normalisation: Normalisation = group(Normalisation)
 
     def __post_init__(self) -> None:
-        check_config(self)
         critics, policy = self.critic_networks.critics, self.policy
         if self.target_subset is not None and self.target_subset > critics:
             raise UsageError(f"target_subset={self.target_subset} is more than critics={critics}; use fewer")
@@ -126,15 +119,12 @@ class TD3:
     target_noise: float = setting(
         0.2, "Standard deviation of the noise that is added to the target policy's actions.", at_least=0
     )
-    target_noise_clip: float = setting(0.5, "That noise is clipped to [-this, this].", at_least=0)
+    target_noise_clip: float = setting(0.5, "That noise is clipped to [-this, this].", at_least=0, needs="target_noise")
     exploration: Gaussian | OrnsteinUhlenbeck | OwnExploration | None = setting(
         Gaussian(), "Noise that is added to actions during collection, or your own exploration.", title="exploration"
     )
     optimisation: Optimisation = group(Optimisation)
     normalisation: Normalisation = group(Normalisation)
-
-    def __post_init__(self) -> None:
-        check_config(self)
 
 
 @dataclass(frozen=True)
@@ -159,6 +149,3 @@ class DQN:
     target: Target = group(Target, tau=1.0, target_every=500)
     optimisation: Optimisation = group(Optimisation, max_grad_norm=10.0)
     normalisation: Normalisation = group(Normalisation)
-
-    def __post_init__(self) -> None:
-        check_config(self)

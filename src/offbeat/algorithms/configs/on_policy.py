@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.configs.groups import (
     Networks,
     Normalisation,
@@ -65,6 +64,7 @@ class Advantages:
         "minibatch",
         "Rows whose advantages are normalised together: each minibatch, by importance weight; or the whole rollout, "
         "without weights.",
+        needs="normalise_advantages",
     )
 
 
@@ -96,7 +96,9 @@ class Objective:
         None, "The value loss is constant where a value has moved further than this since the rollout began.", above=0
     )
     entropy_coefficient: float = setting(0.0, "Weight of the policy's entropy.", at_least=0, title="exploration")
-    entropy_schedule: Reference = setting("constant", "Schedule of entropy_coefficient; the same choices as schedule.")
+    entropy_schedule: Reference = setting(
+        "constant", "Schedule of entropy_coefficient; the same choices as schedule.", needs="entropy_coefficient"
+    )
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,6 @@ class PPO:
         above=0,
     )
 
-    def __post_init__(self) -> None:
-        check_config(self)
-
     @property
     def largest_reward(self) -> float | None:
         """The limit that rewards are clipped to; None is no limit.
@@ -158,7 +157,11 @@ class ReferencePolicy:
         at_least=1,
     )
     tau: float = setting(
-        1.0, "Share of the learned weights that the target network takes over when it moves.", above=0, at_most=1
+        1.0,
+        "Share of the learned weights that the target network takes over when it moves.",
+        above=0,
+        at_most=1,
+        needs="target_every",
     )
 
 

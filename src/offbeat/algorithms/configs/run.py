@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from offbeat import flat
+from offbeat.algorithms.configs.checks import refuse_idle
 from offbeat.algorithms.configs.groups import Reference
 from offbeat.errors import UsageError
 from offbeat.ranges import check_ranges, group, setting
@@ -267,20 +267,4 @@ class Run:
                 f"capacity={self.storage.capacity} is too small for collectors that may be slack={slack} and "
                 f"collect_ahead={ahead} vector steps of {num_envs} environments ahead; use capacity >= {least}"
             )
-        check_needs(self, self)
-
-
-def check_needs(settings: Any, run: Run) -> None:
-    """Raises UsageError for a setting that has no effect, because a setting of the run that it needs is off."""
-    values, defaults = flat.values(settings), flat.defaults(type(settings))
-    for leaf in flat.leaves(type(settings)):
-        needed, value = leaf.metadata["needs"], values[leaf.name]
-        if needed is None or flat.value(run, needed) or value == defaults[leaf.name]:
-            continue
-        if needed == "collectors" and run.collection.collector != "processes":
-            continue  # a collector of the user's own
-        off = flat.value(run, needed)
-        wanted = f"{needed} >= 1" if off is not False else needed
-        raise UsageError(
-            f"{leaf.name}={value} needs {wanted}, but {needed} is {off}: set {needed}, or leave {leaf.name} out"
-        )
+        refuse_idle(self, {})

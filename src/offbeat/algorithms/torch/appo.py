@@ -22,8 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
-from offbeat.algorithms.configs.on_policy import PolicyShape
-from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network, refuse_images, refuse_sampler
+from offbeat.algorithms.torch.actor_critic import (
+    check_output_shape,
+    describe_policy,
+    make_network,
+    refuse_box_settings,
+    refuse_images,
+    refuse_sampler,
+)
 from offbeat.algorithms.torch.batch import mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.distributions import Categorical, Gaussian, Head, MultiCategorical
@@ -44,7 +50,7 @@ from offbeat.algorithms.torch.returns import vtrace
 from offbeat.algorithms.torch.rollout import Minibatch, RolloutRows, RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
-from offbeat.references import name_of, resolve
+from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 
@@ -81,10 +87,8 @@ def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
 
 def _refuse_idle(config: PPO, spec: EnvSpec) -> None:
     """Refuses settings of Box actions that would have no effect here."""
-    box = spec.choices is None and not spec.branches
-    for name in ("squash", "state_dependent_std", "initial_log_std"):
-        if not box and getattr(config.policy, name) != getattr(PolicyShape(), name):
-            raise UsageError(f"{name} needs Box actions, which {spec.name} does not have; leave {name} out")
+    if spec.counts:
+        refuse_box_settings(config.policy, spec)
     own_std = config.policy.state_dependent_std and config.own_networks.actor is not None
     if own_std and config.policy.initial_log_std != 0.0:
         raise UsageError("with state_dependent_std your own actor sets the initial log_std; leave initial_log_std out")
@@ -92,9 +96,7 @@ def _refuse_idle(config: PPO, spec: EnvSpec) -> None:
 
 def _outputs(config: PPO, spec: EnvSpec) -> int:
     """Numbers that describe the policy in one state."""
-    if spec.choices is not None:
-        return spec.choices
-    return sum(spec.branches) or spec.action_size * (2 if config.policy.state_dependent_std else 1)
+    return sum(spec.counts) or spec.action_size * (2 if config.policy.state_dependent_std else 1)
 
 
 def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
@@ -110,7 +112,7 @@ def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     else:
         mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
         module = make_orthogonal(mlp, rng, last=0.01)
-    if spec.choices is not None or spec.branches:
+    if spec.counts:
         return module
     initial = torch.full((spec.action_size,), config.policy.initial_log_std, dtype=torch.float64)
     if not config.policy.state_dependent_std:
@@ -333,13 +335,10 @@ def adapted_rate(control: AdaptiveRate, rate: float, kl: float) -> float:
 
 def policy_description(config: PPO, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
+    own = config.own_networks.actor
     if spec.choices is not None:
-        what: dict[str, Any] = {"kind": "categorical", "log_prob": True}
-    elif spec.branches:
-        what = {"kind": "multi_categorical", "branches": list(spec.branches), "log_prob": True}
-    else:
-        what = {"kind": "gaussian", "action_size": spec.action_size, "squashed": config.policy.squash}
-        what["state_dependent_std"] = config.policy.state_dependent_std
-    if config.own_networks.actor is None:
-        return what | {"activation": config.networks.activation}
-    return what | {"kind": "module", "head": what["kind"], "actor": name_of(config.own_networks.actor)}
+        return describe_policy(config, "categorical", own, log_prob=True)
+    if spec.branches:
+        return describe_policy(config, "multi_categorical", own, branches=list(spec.branches), log_prob=True)
+    shape = {"squashed": config.policy.squash, "state_dependent_std": config.policy.state_dependent_std}
+    return describe_policy(config, "gaussian", own, action_size=spec.action_size, **shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +23,6 @@ Gradient = Callable[[Tensor], Tensor]
 """Maps outputs to the loss's gradient at them; called with all stacked members at once, or with each separately."""
 MOST_SPACES = 16
 """Work spaces that a network keeps, one for each purpose and number of rows; the oldest is dropped."""
-
-
-class Pass(Protocol):
-    """Forward and backward of one module whose parameters' gradient goes to one flat vector."""
-
-    def output(self, *parts: Tensor) -> Tensor: ...
-
-    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]: ...
-
-    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor: ...
-
-    def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None: ...
-
-    def tape_of_first_rows(self, tape: Tape, count: int) -> Tape: ...
-
-    def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None) -> Tensor: ...
 
 
 class Network:
@@ -66,7 +50,7 @@ class Network:
         self._buffers = list(module.buffers())
         self._named: list[tuple[str, Tensor]] = []
         self.explicit = explicit and compile == "off" and ExplicitPass.serves(module)
-        self._pass: Pass = AutogradPass(module, parameters, compile)
+        self._pass: AutogradPass | ExplicitPass = AutogradPass(module, parameters, compile)
         if self.explicit:
             of_origin = None if origin is None else origin._pass
             self._pass = ExplicitPass(module, of_origin.spaces if isinstance(of_origin, ExplicitPass) else None)
@@ -107,8 +91,9 @@ class Network:
         return self._pass.to_input(part, tape, gradient, which)
 
     @cached_property
-    def first_member(self) -> FirstMember:
-        return FirstMember(self)
+    def first_member(self) -> AutogradPass | ExplicitPass:
+        """The first of the stacked members alone, for its values (B,) and their gradients at the inputs."""
+        return self._pass.first_member()
 
     def copy(self) -> Network:
         """The same network over a flat vector of its own (a target)."""
@@ -127,28 +112,6 @@ class Network:
         return iter(self._named)
 
 
-class FirstMember:
-    """The first of a network's stacked members, for its values and their gradients at the inputs."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._explicit = ExplicitPass(network.module, member=0) if network.explicit else None
-
-    def forward(self, *parts: Tensor) -> tuple[Tensor, Tape]:
-        """Its values (B,), and the tape for `input_gradient`."""
-        if self._explicit is not None:
-            return self._explicit.forward(*parts)
-        values, (inputs, whole) = self._network.forward(*parts)
-        with torch.enable_grad():
-            return values[0], (inputs, whole[0])
-
-    def input_gradient(self, part: int, tape: Tape, gradient: Tensor) -> Tensor:
-        """The gradient at one of the inputs, from that at the values (B,)."""
-        if self._explicit is not None:
-            return self._explicit.to_input(part, tape, gradient, None)
-        return self._network.input_gradient(part, tape, gradient)
-
-
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Consecutive pieces of a flat vector in the shapes of `like`."""
     pieces = flat.split([each.numel() for each in like])
@@ -165,6 +128,11 @@ class AutogradPass:
     def __init__(self, module: nn.Module, parameters: Sequence[Tensor], compile: str) -> None:
         self._module: Callable[..., Tensor] = module if compile == "off" else torch.compile(module, mode=compile)
         self._parameters, self._graphs = parameters, compile == "reduce-overhead"
+
+    def first_member(self) -> AutogradPass:
+        first, whole = copy.copy(self), self._module
+        first._module = lambda *parts: whole(*parts)[0]
+        return first
 
     def output(self, *parts: Tensor) -> Tensor:
         out = self._module(*parts)
@@ -195,7 +163,7 @@ class AutogradPass:
         else:
             torch.cat(parts, out=into)
 
-    def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None) -> Tensor:
+    def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
         inputs, out = tape
         if which is not None:
             gradient = torch.zeros_like(out).scatter_(0, which.unsqueeze(0), gradient.unsqueeze(0))
@@ -255,6 +223,9 @@ class ExplicitPass:
     def serves(module: nn.Module) -> bool:
         mlp = _mlp_of(module)
         return mlp is not None and mlp.activation_name in _FROM_RESULT and mlp.plain
+
+    def first_member(self) -> ExplicitPass:
+        return self._each[0]
 
     def output(self, *parts: Tensor) -> Tensor:
         return self._member_by_member(parts) if self._each and torch.get_num_threads() == 1 else self.forward(*parts)[0]
@@ -322,7 +293,7 @@ class ExplicitPass:
         values, sizes = tape
         return [value[..., :count, :] for value in values], sizes
 
-    def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None) -> Tensor:
+    def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
         values, sizes = tape
         start = sum(sizes[:part])
         into = self._transposed[0][..., start : start + sizes[part]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
-from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network, refuse_images
+from offbeat.algorithms.torch.actor_critic import check_output_shape, describe_policy, make_network, refuse_images
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.losses import error_loss, weighted
@@ -24,7 +24,7 @@ from offbeat.algorithms.torch.networks import MLP, UserNetwork
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
-from offbeat.references import name_of, resolve
+from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 
@@ -115,11 +115,4 @@ def update(
 
 def policy_description(config: DQN, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    description: dict[str, Any] = {
-        "kind": "greedy" if config.own_networks.critic is None else "module",
-        "head": "greedy",
-        "dueling": config.dueling,
-    }
-    if config.own_networks.critic is None:
-        return description | {"activation": config.networks.activation}
-    return description | {"actor": name_of(config.own_networks.critic)}
+    return describe_policy(config, "greedy", config.own_networks.critic, dueling=config.dueling)

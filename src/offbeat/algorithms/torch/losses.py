@@ -46,7 +46,7 @@ def values_of_actions(critic: Network, batch: Batch, action: Tensor, of: str, fa
     """
     if of == "first":
         q, tape = critic.first_member.forward(batch.obs, batch.state, action)
-        return q, critic.first_member.input_gradient(ACTION, tape, torch.full_like(q, factor))
+        return q, critic.first_member.to_input(ACTION, tape, torch.full_like(q, factor))
     q, tape = critic.forward(batch.obs, batch.state, action)
     if of == "mean":
         return q.mean(0), critic.input_gradient(ACTION, tape, torch.full_like(q, factor / len(q)))

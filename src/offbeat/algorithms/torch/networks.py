@@ -144,10 +144,7 @@ class UserValues(nn.Module):
 
     def forward(self, obs: Tensor, state: Tensor) -> Tensor:
         value = self.own(obs, state) if state.shape[1] else self.own(obs)
-        if not isinstance(value, Tensor) or value.numel() != len(obs):
-            gave = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise UsageError(f"your critic gave {gave} for a batch of {len(obs)}; return one value per row")
-        return value.reshape(-1, 1)
+        return _values(value, len(obs), 1)
 
 
 class WithLogStd(nn.Module):
@@ -190,14 +187,17 @@ class UserCritics(nn.Module):
 
     def forward(self, obs: Tensor, state: Tensor, *action: Tensor) -> Tensor:
         inputs = (obs, *action, state) if state.shape[1] else (obs, *action)
-        values = [member(*inputs) for member in self.members]
-        shape = (len(obs),) if self.choices is None else (len(obs), self.choices)
-        for value in values:
-            if not isinstance(value, Tensor) or value.numel() != math.prod(shape):
-                gave = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-                each = "one value per row" if self.choices is None else f"{self.choices} values per row"
-                raise UsageError(f"your critic gave {gave} for a batch of {len(obs)}; return {each}")
-        return torch.stack([value.reshape(shape) for value in values])
+        values = torch.stack([_values(member(*inputs), len(obs), self.choices or 1) for member in self.members])
+        return values.squeeze(-1) if self.choices is None else values
+
+
+def _values(found: Any, rows: int, each: int) -> Tensor:
+    """What a user's critic returned, as (rows, each)."""
+    if isinstance(found, Tensor) and found.numel() == rows * each:
+        return found.reshape(rows, each)
+    gave = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    wanted = "one value per row" if each == 1 else f"{each} values per row"
+    raise UsageError(f"your critic gave {gave} for a batch of {rows}; return {wanted}")
 
 
 class UserNetwork(nn.Module):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.configs.groups import Optimisation
+from offbeat.algorithms.configs import groups
+
+OPTIMISERS = get_args(groups.Optimiser)
+"""The names that `make_optimiser` knows."""
 
 
 class Optimiser(Protocol):
@@ -20,10 +23,15 @@ class Optimiser(Protocol):
 
 
 class Adam:
-    """Adam's state for one flat vector; the step itself is torch's fused kernel."""
+    """Adam's state for one flat vector; the step itself is torch's fused kernel.
 
-    def __init__(self, flat: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.epsilon, self.betas, self.decay = epsilon, betas, 0.0
+    decay: makes it AdamW, whose parameters shrink by this times the rate in each step (Loshchilov & Hutter 2019).
+    """
+
+    def __init__(
+        self, flat: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.0
+    ) -> None:
+        self.epsilon, self.betas, self.decay = epsilon, betas, decay
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
         self.steps = torch.zeros((), dtype=torch.float32, device=flat.device)
 
@@ -50,16 +58,6 @@ class Adam:
         yield from (("mean", self.mean), ("square", self.square), ("steps", self.steps))
 
 
-class AdamW(Adam):
-    """Adam with parameters that shrink by `decay` times the rate in each step (Loshchilov & Hutter 2019)."""
-
-    def __init__(
-        self, flat: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.01
-    ) -> None:
-        super().__init__(flat, epsilon, betas)
-        self.decay = decay
-
-
 class RMSProp:
     """Steps in units of the gradient's running root mean square."""
 
@@ -77,8 +75,6 @@ class RMSProp:
 class SGD:
     """Plain gradient descent."""
 
-    def __init__(self, flat: Tensor) -> None: ...
-
     def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
         flat.sub_(gradient, alpha=rate)
 
@@ -86,17 +82,14 @@ class SGD:
         yield from ()
 
 
-OPTIMISERS: dict[str, type[Adam | RMSProp | SGD]] = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSProp, "sgd": SGD}
-
-
-def make_optimiser(settings: Optimisation, flat: Tensor, decay: bool = True) -> Adam | RMSProp | SGD:
+def make_optimiser(settings: groups.Optimisation, flat: Tensor, decay: bool = True) -> Optimiser:
     """The optimiser that the settings name, for one flat vector. decay: whether adamw's weight decay applies to it."""
-    kind = OPTIMISERS[settings.optimiser]
-    if issubclass(kind, AdamW):
-        return kind(flat, settings.adam_epsilon, settings.adam_betas, settings.weight_decay if decay else 0.0)
-    if issubclass(kind, Adam):
-        return kind(flat, settings.adam_epsilon, settings.adam_betas)
-    return kind(flat)
+    if settings.optimiser == "rmsprop":
+        return RMSProp(flat)
+    if settings.optimiser == "sgd":
+        return SGD()
+    shrink = settings.weight_decay if settings.optimiser == "adamw" and decay else 0.0
+    return Adam(flat, settings.adam_epsilon, settings.adam_betas, shrink)
 
 
 def apply(flat: Tensor, gradient: Tensor, optimiser: Optimiser, rate: float, max_norm: float | None = None) -> None:

@@ -11,6 +11,7 @@ In the critic's loss a is the action that was taken. The gradients stand in `los
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +21,19 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC, Learned
-from offbeat.algorithms.torch.actor_critic import check_output_shape, make_actor_and_critics, refuse_images, zero_inputs
+from offbeat.algorithms.torch.actor_critic import (
+    check_output_shape,
+    describe_policy,
+    make_actor_and_critics,
+    refuse_images,
+    zero_inputs,
+)
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.distributions import squash, squash_gradient
 from offbeat.algorithms.torch.losses import squared_error_gradient, values_of_actions, weighted
 from offbeat.algorithms.torch.networks import OwnSampler, UserSampler
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
-from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
 
@@ -227,13 +233,5 @@ def update(
 
 def policy_description(config: SAC, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    description: dict[str, Any] = {
-        "kind": "squashed_gaussian" if config.own_networks.actor is None else "module",
-        "head": "squashed_gaussian",
-        "action_size": spec.action_size,
-        "log_std_min": config.policy.log_std_min,
-        "log_std_max": config.policy.log_std_max,
-    }
-    if config.own_networks.actor is None:
-        return description | {"activation": config.networks.activation}
-    return description | {"actor": name_of(config.own_networks.actor)}
+    size, limits = spec.action_size, dataclasses.asdict(config.policy)
+    return describe_policy(config, "squashed_gaussian", config.own_networks.actor, action_size=size, **limits)

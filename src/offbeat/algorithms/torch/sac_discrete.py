@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC
-from offbeat.algorithms.configs.off_policy import Deviation
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
+    describe_policy,
     make_actor_and_critics,
+    refuse_box_settings,
     refuse_images,
     refuse_sampler,
     zero_inputs,
@@ -32,8 +33,6 @@ from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbid
 from offbeat.algorithms.torch.losses import expected_loss_gradient, weighted
 from offbeat.algorithms.torch.optimise import apply
 from offbeat.algorithms.torch.sac import SACState, min_over_critics, move_target, new_state, update_temperature
-from offbeat.errors import UsageError
-from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
 __all__ = ["SACState", "init", "noise_shape", "policy_description", "update"]
@@ -45,13 +44,7 @@ SHARE_OF_ENTROPY = 0.98
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> SACState:
     """First weights from `rng`."""
     refuse_images("SAC and REDQ", spec)
-    for name in ("log_std_min", "log_std_max"):
-        value = getattr(config.policy, name)
-        if value != getattr(Deviation(), name):
-            raise UsageError(
-                f"{name}={value:g} limits the log_std of Gaussian policies, but {spec.name} has "
-                f"Discrete actions: leave {name} out"
-            )
+    refuse_box_settings(config.policy, spec)
     assert spec.choices is not None
     actor, critic = make_actor_and_critics(config, spec, rng, device, dtype, spec.choices)
     refuse_sampler("SAC and REDQ with Discrete actions", actor, "logits")
@@ -139,10 +132,4 @@ def update(
 
 def policy_description(config: SAC, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    description: dict[str, Any] = {
-        "kind": "categorical" if config.own_networks.actor is None else "module",
-        "head": "categorical",
-    }
-    if config.own_networks.actor is None:
-        return description | {"activation": config.networks.activation}
-    return description | {"actor": name_of(config.own_networks.actor)}
+    return describe_policy(config, "categorical", config.own_networks.actor)

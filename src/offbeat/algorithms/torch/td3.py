@@ -21,6 +21,7 @@ from torch import Tensor
 from offbeat.algorithms.configs import TD3
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
+    describe_policy,
     make_actor_and_critics,
     refuse_images,
     refuse_sampler,
@@ -31,7 +32,6 @@ from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.losses import squared_error_gradient, values_of_actions, weighted
 from offbeat.algorithms.torch.networks import MLP
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
-from offbeat.references import name_of
 from offbeat.types import EnvSpec
 
 
@@ -138,10 +138,4 @@ def update(
 
 def policy_description(config: TD3, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    description: dict[str, Any] = {
-        "kind": "deterministic" if config.own_networks.actor is None else "module",
-        "head": "deterministic",
-    }
-    if config.own_networks.actor is None:
-        return description | {"activation": config.networks.activation}
-    return description | {"actor": name_of(config.own_networks.actor)}
+    return describe_policy(config, "deterministic", config.own_networks.actor)
