@@ -9,6 +9,8 @@ from offbeat.compat.skrl.models.torch import DeterministicMixin, GaussianMixin, 
 from offbeat.compat.skrl.resources.preprocessors.torch import RunningStandardScaler
 from offbeat.compat.skrl.resources.schedulers.torch import KLAdaptiveLR, KLAdaptiveRL
 from offbeat.compat.skrl.trainers.torch import (
+    ParallelTrainer,
+    ParallelTrainerCfg,
     SequentialTrainer,
     SequentialTrainerCfg,
     StepTrainer,
@@ -32,6 +34,8 @@ __all__ = [
     "Memory",
     "Model",
     "MultivariateGaussianMixin",
+    "ParallelTrainer",
+    "ParallelTrainerCfg",
     "RandomMemory",
     "RunningStandardScaler",
     "SequentialTrainer",

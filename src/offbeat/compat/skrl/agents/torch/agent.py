@@ -202,6 +202,9 @@ class Agent(ABC):
             raise UsageError(f"load: {path} is not a file of weights that torch reads safely: {error}") from error
         if not isinstance(modules, dict):
             raise UsageError(f"load: {path} holds a {type(modules).__name__}; it must be a dictionary of modules")
+        self._restore_modules(modules, path)
+
+    def _restore_modules(self, modules: Mapping[str, Any], path: str) -> None:
         for name, state in modules.items():
             module = self.checkpoint_modules.get(name)
             if module is None:

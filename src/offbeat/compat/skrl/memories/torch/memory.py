@@ -112,6 +112,17 @@ class Memory:
             return self.tensors[name.removeprefix("_tensor_")]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: the rows instead of the ring."""
+        state = {**self.__dict__, "_shard": None, "_views": {}}
+        return state | {"_rows": None if self._shard is None else _rows(self._shard)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rows = state.pop("_rows")
+        self.__dict__.update(state)
+        if rows is not None:
+            self.shard.restore([rows])
+
     def __len__(self) -> int:
         """Rows that can be sampled."""
         return self.memory_size * self.num_envs if self.filled else self.memory_index * self.num_envs + self.env_index
@@ -277,6 +288,11 @@ class Memory:
         self.reset()
         self.shard.write(Chunk(columns))
         self._move_indexes()
+
+
+def _rows(shard: Shard) -> Chunk:
+    chunk = shard.read(shard.oldest, shard.committed)
+    return Chunk({name: np.array(column) for name, column in chunk.columns.items()}, sequence=chunk.sequence)
 
 
 def _column(tensor: Any, field: Field, count: int, name: str) -> Array:

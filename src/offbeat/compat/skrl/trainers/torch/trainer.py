@@ -193,9 +193,7 @@ class Trainer:
         """Tracks single numbers under the key `environment_info`."""
         own = infos.get(self.cfg.environment_info) if isinstance(infos, dict) else None
         for name, value in own.items() if isinstance(own, dict) else ():
-            if isinstance(value, bool | int | float | np.number) or (
-                isinstance(value, Tensor | np.ndarray) and np.size(value) == 1
-            ):
+            if isinstance(value, bool | int | float | np.number) or (isinstance(value, Tensor) and value.numel() == 1):
                 self._track(name if "/" in name else f"Info / {name}", float(value))
 
     def _progress(self, start: int) -> Iterator[int]:

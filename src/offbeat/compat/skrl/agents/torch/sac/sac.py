@@ -313,6 +313,27 @@ class SAC(Agent):
             self._resume_files = ResumeFiles(self.experiment_dir)
         return self._resume_files
 
+    # In another process.
+
+    def __reduce__(self) -> Any:
+        given = {"models": self.models, "memory": self.memory, "cfg": self.cfg, "device": str(self.device)}
+        given |= {name: getattr(self, name) for name in ("observation_space", "state_space", "action_space")}
+        return _remade, (type(self), given), {"experiment_dir": self.experiment_dir, "modules": self._module_states()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.experiment_dir = state["experiment_dir"]
+        self._restore_modules(state["modules"], "another process")
+
+    def learned_state(self) -> dict[str, Any]:
+        """What `take_over` needs: all modules, and the memory."""
+        return {"modules": self._module_states(), "memory": self.memory}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Takes over what this agent has learned in another process."""
+        self._restore_modules(state["modules"], "another process")
+        if self.memory is not None and state["memory"] is not None:
+            self.memory.__dict__.update(state["memory"].__dict__)
+
     def state_arrays(self) -> dict[str, Array]:
         """Learner and preprocessors, for a checkpoint to resume from."""
         assert self.learner is not None
@@ -332,6 +353,10 @@ def _space(name: str, space: gymnasium.Space | None, policy: Any) -> gymnasium.S
     if found is None:
         raise UsageError(f"{name} is None, and models['policy'] has none; pass {name}=env.{name}")
     return found
+
+
+def _remade(kind: type[SAC], given: dict[str, Any]) -> SAC:
+    return kind(**given)
 
 
 def _unchanged(x: Any, train: bool = False) -> Any:

@@ -43,12 +43,17 @@ class StateInInfo(gymnasium.Wrapper):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**options)
-        return observation, {**info, STATE: np.asarray(self.unwrapped.state(), np.float32)}  # type: ignore[attr-defined]
+        return observation, {**info, STATE: self._state()}
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        state = np.asarray(self.unwrapped.state(), np.float32)  # type: ignore[attr-defined]
-        return observation, reward, terminated, truncated, {**info, STATE: state}
+        return observation, reward, terminated, truncated, {**info, STATE: self._state()}
+
+    def _state(self) -> Array:
+        own: Any = self.unwrapped
+        flat = flatten_tensorized_space(tensorize_space(own.state_space, own.state(), device="cpu"))
+        assert flat is not None
+        return flat[0].float().numpy()
 
 
 class GymnasiumWrapper(Wrapper):
@@ -171,7 +176,7 @@ def _spec(
         )
     state = None
     if state_space is not None:
-        state = Layout((Leaf((STATE,), "box", (compute_space_size(state_space),), "float32"),))
+        state = Layout((Leaf((), "box", (compute_space_size(state_space, occupied_size=True),), "float32"),))
     known = getattr(env, "spec", None)
     return OwnUnits(
         name=str(getattr(known, "id", None) or type(env).__name__),

@@ -1,0 +1,371 @@
+"""Trainers and wrappers: steps, resets, scopes, and every setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import skrl_agents as small
+from offbeat.compat import skrl
+from offbeat.compat.skrl.trainers.torch import ParallelTrainerCfg, Trainer, TrainerCfg
+from offbeat.errors import OffbeatError, SpaceError, UsageError
+
+QUIET = {"headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
+
+
+class Calls(skrl.Agent):
+    """An agent of a user that records what a trainer calls, and acts with a number of its own."""
+
+    def __init__(self, number: float = 1.0) -> None:
+        super().__init__(cfg=skrl.AgentCfg(), models={}, device="cpu")
+        self.number, self.calls, self.rows = number, [], []  # type: ignore[var-annotated]
+        self.memory = None
+
+    def init(self, *, trainer_cfg: Any = None) -> None:
+        self.calls.append(("init", trainer_cfg.timesteps))
+        self.write_interval = self.checkpoint_interval = 0
+
+    def act(self, observations: Any, states: Any, *, timestep: int, timesteps: int) -> Any:
+        self.calls.append(("act", timestep))
+        drawn = torch.full((len(observations), 2), self.number)
+        return drawn, {"mean_actions": drawn * 0.5}
+
+    def record_transition(self, **step: Any) -> None:
+        self.calls.append(("record", step["timestep"]))
+        self.rows.append(step)
+
+    def pre_interaction(self, *, timestep: int, timesteps: int) -> None:
+        self.calls.append(("pre", timestep))
+
+    def post_interaction(self, *, timestep: int, timesteps: int) -> None:
+        self.calls.append(("post", timestep))
+
+    def update(self, *, timestep: int, timesteps: int) -> None: ...
+
+
+def still(count: int | None = None, mode: Any = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
+    if count is None:
+        return skrl.wrap_env(small.Still(**options), verbose=False)
+    make = lambda: small.Still(**options)  # noqa: E731
+    return skrl.wrap_env(SyncVectorEnv([make] * count, autoreset_mode=mode), verbose=False)
+
+
+def trained(env: Any, agents: Any, kind: Any = skrl.SequentialTrainer, scopes: Any = None, **cfg: Any) -> Any:
+    trainer = kind(env=env, agents=agents, scopes=scopes, cfg={"timesteps": 7, **QUIET, **cfg})
+    trainer.train()
+    return trainer
+
+
+# The loop.
+
+
+@pytest.mark.parametrize("kind", [skrl.SequentialTrainer, skrl.ParallelTrainer])
+def test_a_trainer_calls_its_agent_in_order(kind: Any) -> None:
+    agent = Calls()
+    trained(still(), agent, kind, timesteps=2)
+    each = [("pre", 0), ("act", 0), ("record", 0), ("post", 0), ("pre", 1), ("act", 1), ("record", 1), ("post", 1)]
+    assert agent.calls == [("init", 2), *each]
+    assert agent.training is True
+
+
+def test_a_single_environment_is_reset_after_its_true_final_observation() -> None:
+    agent = Calls()
+    trained(still(steps=3), agent)
+    shown = [(int(row["observations"][0, 0]), int(row["next_observations"][0, 0])) for row in agent.rows]
+    assert shown == [(0, 1), (1, 2), (2, 3), (0, 1), (1, 2), (2, 3), (0, 1)]
+    assert [bool(row["truncated"]) for row in agent.rows] == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_replay_has_the_same_rows_in_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
+    agent = small.make_agent(tmp_path, skrl.RandomMemory(memory_size=64, num_envs=2), learning_starts=99, init=False)
+    trained(still(2, mode, steps=3), agent, timesteps=12)
+    columns = agent.memory.tensors_view
+    rows = {
+        (int(obs[0]), int(following[0]))
+        for obs, following in zip(columns["observations"][: len(agent.memory)], columns["next_observations"], strict=False)
+    }
+    assert rows == {(0, 1), (1, 2), (2, 3)}  # final observations, and no row for a mere reset
+    assert len(agent.memory) == 2 * (9 if mode is AutoresetMode.NEXT_STEP else 12)
+    assert not columns["terminated"][: len(agent.memory)].any()
+
+
+def test_termination_and_truncation_are_told_apart(tmp_path: Path) -> None:
+    for terminates in (False, True):
+        agent = small.make_agent(tmp_path, learning_starts=99, init=False)
+        trained(still(steps=3, terminates=terminates), agent, timesteps=6)
+        assert int(agent.memory.tensors["terminated"].sum()) == (2 if terminates else 0)
+
+
+def test_privileged_states_belong_to_their_observations() -> None:
+    agent, env = Calls(), still(steps=3, state=True)
+    assert env.state_space is small.STATES
+    trained(env, agent)
+    for row in agent.rows:
+        assert torch.equal(row["states"][:, 0], -row["observations"][:, 0])
+        assert torch.equal(row["next_states"][:, 0], -row["next_observations"][:, 0])  # also where an episode ended
+
+
+def test_drawn_actions_reach_the_environment_as_they_are() -> None:
+    env = still()
+    trained(env, Calls(number=7.0), timesteps=1)
+    assert env.unwrapped.taken[0].tolist() == [7.0, 7.0]  # beyond the limits of +-2
+
+
+# Settings.
+
+
+def test_evaluation_uses_mean_actions_unless_asked_otherwise() -> None:
+    for stochastic, taken in ((False, 0.5), (True, 1.0)):
+        env, agent = still(), Calls()
+        trainer = skrl.SequentialTrainer(
+            env=env, agents=agent, cfg={**QUIET, "timesteps": 2, "stochastic_evaluation": stochastic}
+        )
+        trainer.eval()
+        assert env.unwrapped.taken[0].tolist() == [taken, taken]
+        assert agent.training is False
+
+
+def test_evaluation_does_not_learn(tmp_path: Path) -> None:
+    agent = small.make_agent(tmp_path, init=False)
+    trainer = skrl.SequentialTrainer(env=still(), agents=agent, cfg={**QUIET, "timesteps": 6})
+    trainer.eval()
+    assert agent.learner.updates == 0
+    assert len(agent.memory) == 0
+
+
+def test_rendering_each_so_many_steps() -> None:
+    for options, count in (({"headless": False, "render_interval": 2}, 4), ({"headless": True}, 0)):
+        env, shown = still(), []
+        env.render = lambda shown=shown: shown.append(1)
+        trained(env, Calls(), **options)
+        assert len(shown) == count
+
+
+def test_the_progress_bar_can_be_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    for disabled, visible in ((False, True), (True, False), (None, False)):
+        trained(still(), Calls(), disable_progressbar=disabled)
+        assert ("7/7" in capsys.readouterr().out) == visible
+
+
+def test_the_environment_is_closed_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    for close in (False, True):
+        env = still()
+        trained(env, Calls(), close_environment_at_exit=close)
+        assert registered == ([env.close] if close else [])
+
+
+def test_environment_info_is_tracked_under_its_key() -> None:
+    agent = Calls()
+    trained(still(), agent, timesteps=3)
+    assert agent.tracking_data["Info / height"] == [1.0, 2.0, 3.0]
+    assert agent.tracking_data["Own / depth"] == [2.0] * 3
+    assert not any("name" in tag for tag in agent.tracking_data)
+    other = Calls()
+    trained(still(), other, environment_info="log")
+    assert not any("height" in tag for tag in other.tracking_data)
+
+
+def test_settings_may_be_an_object_and_wrong_ones_are_named() -> None:
+    agent = Calls()
+    skrl.SequentialTrainer(env=still(), agents=agent, cfg=skrl.SequentialTrainerCfg(timesteps=3, **QUIET)).train()
+    assert agent.calls[0] == ("init", 3)
+    with pytest.raises(KeyError, match="no configuration key 'timestep'.*timesteps"):
+        skrl.SequentialTrainer(env=still(), agents=Calls(), cfg={"timestep": 3})
+    with pytest.raises(UsageError, match="timesteps=-1 must be an integer of at least 0"):
+        skrl.SequentialTrainer(env=still(), agents=Calls(), cfg={"timesteps": -1})
+    assert issubclass(ParallelTrainerCfg, TrainerCfg)
+
+
+# Several agents.
+
+
+def test_scopes_share_out_the_environments() -> None:
+    env, agents = still(4), [Calls(1.0), Calls(2.0)]
+    trainer = trained(env, agents, scopes=[1, 3])
+    assert trainer.num_simultaneous_agents == 2
+    assert [len(agent.rows[0]["observations"]) for agent in agents] == [1, 3]
+    taken = [member.unwrapped.taken[0][0] for member in env.unwrapped.envs]
+    assert taken == [1.0, 2.0, 2.0, 2.0]
+    equal = trained(still(5), [Calls(), Calls()])
+    assert equal.scopes == [(0, 2), (2, 5)]
+    assert "scope: 2 environments (0:2)" in str(equal)
+
+
+@pytest.mark.parametrize(
+    ("agents", "scopes", "message"),
+    [
+        (0, None, "has no agent"),
+        (3, None, "3 agents cannot share num_envs=2"),
+        (2, [1], r"scopes=\[1\] must be 2 positive numbers"),
+        (2, [1, 2], "whose sum is num_envs=2"),
+    ],
+)
+def test_wrong_scopes(agents: int, scopes: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        skrl.SequentialTrainer(env=still(2), agents=[Calls() for _ in range(agents)], scopes=scopes, cfg=QUIET)
+
+
+def test_several_agents_learn_one_after_the_other(tmp_path: Path) -> None:
+    agents = [
+        small.make_agent(tmp_path, skrl.RandomMemory(memory_size=32), models=small.make_models(seed=each), init=False)
+        for each in range(2)
+    ]
+    trained(still(2), agents)
+    assert [agent.learner.updates for agent in agents] == [7, 7]
+
+
+def test_parallel_agents_learn_in_processes_of_their_own(tmp_path: Path) -> None:
+    agents = [
+        small.make_agent(
+            tmp_path,
+            skrl.RandomMemory(memory_size=32),
+            models=small.make_models(seed=each),
+            experiment={"experiment_name": f"agent{each}", "checkpoint_interval": 5},
+            init=False,
+        )
+        for each in range(2)
+    ]
+    before = [small.weights(agent) for agent in agents]
+    trained(still(2), agents, skrl.ParallelTrainer, timesteps=6)
+    for number, (agent, fresh) in enumerate(zip(agents, before, strict=True)):
+        after = small.weights(agent)
+        assert all(not torch.equal(after[name], fresh[name]) for name in fresh)  # in the modules that were passed
+        assert len(agent.memory) == 5  # of six steps, one only reset
+        saved = torch.load(tmp_path / f"agent{number}" / "checkpoints" / "agent_5.pt", weights_only=True)
+        assert "critic_optimizer" in saved
+
+
+def test_a_parallel_agent_that_fails_is_named(tmp_path: Path) -> None:
+    agents = [small.make_agent(tmp_path, skrl.RandomMemory(memory_size=32), init=False) for _ in range(2)]
+    agents[1].cfg.rewards_shaper = lambda *arguments: 1 / 0
+    with pytest.raises(OffbeatError, match=r"agent 1 ended(.|\n)*ZeroDivisionError"):
+        trained(still(2), agents, skrl.ParallelTrainer)
+
+
+# One step per call.
+
+
+def test_step_trainer_makes_one_step_per_call() -> None:
+    agent = Calls()
+    trainer = skrl.StepTrainer(env=still(steps=2), agents=agent, cfg={"timesteps": 9, **QUIET})
+    assert trainer.observations is None
+    observations, rewards, terminated, truncated, infos = trainer.train()
+    assert (int(observations[0, 0]), float(rewards), bool(terminated), bool(truncated)) == (1, 1.0, False, False)
+    assert "episode" in infos
+    trainer.train(timestep=50, timesteps=60)
+    trainer.eval()
+    assert [call for call in agent.calls if call[0] == "act"] == [("act", 1), ("act", 50), ("act", 2)]
+    assert agent.training is False
+    assert int(trainer.observations[0, 0]) == 1  # after the reset
+    assert trainer.states is None
+    trainer.reset()
+    trainer.train()
+    assert agent.calls[-1] == ("post", 1)
+
+
+def test_a_trainer_of_the_user() -> None:
+    class Own(Trainer):
+        def train(self) -> str:
+            return f"{self.num_simultaneous_agents} agent, {self.cfg.timesteps}"
+
+    assert Own(cfg=TrainerCfg(timesteps=4, **QUIET), env=still(), agents=Calls()).train() == "1 agent, 4"
+
+
+# Wrappers.
+
+
+def test_wrapped_spaces_and_attributes() -> None:
+    env = still(3)
+    assert (env.num_envs, env.num_agents, env.device) == (3, 1, torch.device("cpu"))
+    assert env.observation_space == small.OBSERVATIONS
+    assert env.action_space == small.ACTIONS
+    assert env.state() is None
+    assert env.reset()[0].shape == (3, 3)
+    assert skrl.wrap_env(env) is env
+    assert still().spec is None  # an attribute of the environment
+    with pytest.raises(AttributeError, match="'missing'"):
+        _ = env.missing
+
+
+def test_dict_observations_are_flat_in_the_order_of_their_keys() -> None:
+    class Two(small.Still):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gym.spaces.Dict(
+                {"b": gym.spaces.Box(-9, 9, (1,)), "a": gym.spaces.Box(0, 255, (2, 2), np.uint8)}
+            )
+
+        def _observation(self) -> Any:
+            return {"b": np.full(1, -self._now, np.float32), "a": np.full((2, 2), self._now + 1, np.uint8)}
+
+    env = skrl.wrap_env(Two(), verbose=False)
+    assert env.reset()[0].tolist() == [[1.0, 1.0, 1.0, 1.0, 0.0]]
+    assert env.step(torch.zeros(1, 2))[0].tolist() == [[2.0, 2.0, 2.0, 2.0, -1.0]]
+
+
+def test_episodes_follow_from_the_seed() -> None:
+    def first_angles() -> list[Any]:
+        skrl.set_seed(7)
+        env = skrl.wrap_env(gym.make("Pendulum-v1"), verbose=False)
+        return [env.reset()[0].tolist() for _ in range(2)]
+
+    one = first_angles()
+    assert one == first_angles()
+    assert one[0] != one[1]
+
+
+def test_a_reset_in_the_middle_begins_another_episode() -> None:
+    env = still()
+    env.reset()
+    env.step(torch.zeros(1, 2))
+    assert env.reset()[0].tolist() == [[0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "error", "message"),
+    [
+        ("Pendulum-v1", {"wrapper": "isaaclab"}, UsageError, "wrapper='isaaclab' is not there yet"),
+        ("Pendulum-v1", {"wrapper": "gymnasiun"}, UsageError, "wrapper='gymnasiun' is unknown"),
+        ("CartPole-v1", {}, SpaceError, "the action space is Discrete"),
+        (None, {}, UsageError, "str is no Gymnasium environment"),
+    ],
+)
+def test_environments_that_are_refused(env: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        skrl.wrap_env("Pendulum-v1" if env is None else gym.make(env), **options)
+
+
+def test_an_action_that_is_not_finite_is_refused() -> None:
+    env = still()
+    env.reset()
+    with pytest.raises(OffbeatError, match="actions must be finite"):
+        env.step(torch.full((1, 2), float("nan")))
+
+
+def test_set_seed_seeds_everything_and_draws_one_if_none_is_given() -> None:
+    import random
+
+    drawn = []
+    for _ in range(2):
+        assert skrl.set_seed(5) == 5
+        drawn.append((random.random(), np.random.random(), float(torch.rand(()))))  # noqa: NPY002
+    assert drawn[0] == drawn[1]
+    assert skrl.config.torch.key == 5
+    assert skrl.set_seed() != skrl.set_seed()
+    try:
+        skrl.set_seed(1, deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        skrl.set_seed(1)
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(UsageError, match="out of range"):
+        skrl.set_seed(-1)
