@@ -18,7 +18,9 @@ from offbeat.errors import UsageError
 STEP = {"timestep": 0, "timesteps": 100}
 
 
-def learned(directory: Path, updates: int = 1, rows: int = 20, seed: int = 0, states: Any = None, **settings: Any) -> Any:
+def learned(
+    directory: Path, updates: int = 1, rows: int = 20, seed: int = 0, states: Any = None, **settings: Any
+) -> Any:
     """An agent after some updates on the same rows."""
     agent = small.make_agent(directory, states=states, **settings)
     agent.memory.add_samples(**small.transitions(rows, states=states is not None))
@@ -79,7 +81,7 @@ def difference_of_targets(agent: Any) -> float:
 
 def test_settings_may_be_a_dictionary_and_a_wrong_key_is_named(tmp_path: Path) -> None:
     assert small.make_agent(tmp_path, polyak=0.25).cfg.polyak == 0.25
-    with pytest.raises(KeyError, match="no configuration key 'batchsize'.*batch_size"):
+    with pytest.raises(KeyError, match=r"no configuration key 'batchsize'.*batch_size"):
         small.make_agent(tmp_path, batchsize=3)
     with pytest.raises(KeyError, match="no configuration key 'write_intervall'"):
         small.make_agent(tmp_path, experiment={"write_intervall": 3})
@@ -177,7 +179,9 @@ def test_any_preprocessor_is_called_with_train(tmp_path: Path) -> None:
     agent = learned(tmp_path, **settings)
     calls = agent._observation_preprocessor.calls
     assert calls == [((8, 3), True)] * 2  # at s and s'
-    actions = [agent.act(torch.full((1, 3), each), None, timestep=5, timesteps=9)[1]["mean_actions"] for each in (0.0, 9.0)]
+    actions = [
+        agent.act(torch.full((1, 3), each), None, timestep=5, timesteps=9)[1]["mean_actions"] for each in (0.0, 9.0)
+    ]
     assert torch.equal(*actions)
     assert calls[2:] == [((1, 3), False)] * 2
     settings = {"state_preprocessor": Scale, "state_preprocessor_kwargs": {"factor": 2.0}}

@@ -1,4 +1,4 @@
-"""Names, order, kinds and defaults of every documented class and function; and, where skrl is installed, of its code."""
+"""Names, order, kinds and defaults of every documented class and function; where skrl is installed, also its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STEP = "self, *, timestep, timesteps"
 SPACES = "observation_space=None, state_space=None, action_space=None, device=None"
 TRAINER = "*, env, agents, scopes=None, cfg={}"
 TRAINER_CFG = (
-    "*, timesteps=100000, headless=False, render_interval=1, disable_progressbar=False, close_environment_at_exit=True, "
-    "environment_info='episode', stochastic_evaluation=False"
+    "*, timesteps=100000, headless=False, render_interval=1, disable_progressbar=False, "
+    "close_environment_at_exit=True, environment_info='episode', stochastic_evaluation=False"
 )
 CFG = (
     "*, experiment=FACTORY, gradient_steps=1, batch_size=64, discount_factor=0.99, polyak=0.005, learning_rate=0.001, "
@@ -112,7 +112,8 @@ REFERRED = {
     "envs.wrappers.torch:Wrapper": "env",
     "envs.wrappers.torch:wrap_env": "env, wrapper='auto', verbose=True",
     "resources.preprocessors.torch:RunningStandardScaler": "size, *, epsilon=1e-08, clip_threshold=5.0, device=None",
-    "resources.preprocessors.torch:RunningStandardScaler.forward": "self, x, *, train=False, inverse=False, no_grad=True",
+    "resources.preprocessors.torch:RunningStandardScaler.forward": "self, x, *, train=False, inverse=False, "
+    "no_grad=True",
     "resources.schedulers.torch:KLAdaptiveLR": "optimizer, *, kl_threshold=0.008, min_lr=1e-06, max_lr=0.01, "
     "kl_factor=2, lr_factor=1.5, last_epoch=-1, verbose=False",
     "resources.schedulers.torch:KLAdaptiveLR.step": "self, kl=None, *, epoch=None",
@@ -161,22 +162,23 @@ def test_short_imports_are_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["agents", "models", "memories", "trainers", "envs.wrappers", "resources.preprocessors", "resources.schedulers"]
+    "name",
+    ["agents", "models", "memories", "trainers", "envs.wrappers", "resources.preprocessors", "resources.schedulers"],
 )
 def test_importing_jax_classes_says_what_to_use(name: str) -> None:
-    with pytest.raises(ImportError, match=f"{name}.jax is not in offbeat.compat.skrl yet; use .*{name}.torch"):
+    with pytest.raises(ImportError, match=rf"{name}.jax is not in offbeat.compat.skrl yet; use .*{name}.torch"):
         importlib.import_module(f"offbeat.compat.skrl.{name}.jax")
     if name == "agents":
-        with pytest.raises(ImportError, match="is not in offbeat.compat.skrl yet"):
+        with pytest.raises(ImportError, match=r"is not in offbeat.compat.skrl yet"):
             importlib.import_module("offbeat.compat.skrl.agents.jax.sac")
 
 
 def test_importing_classes_that_are_missing_says_what_to_use() -> None:
-    with pytest.raises(ImportError, match="SAC_RNN is not in offbeat.compat.skrl yet; use SAC"):
+    with pytest.raises(ImportError, match=r"SAC_RNN is not in offbeat.compat.skrl yet; use SAC"):
         from offbeat.compat.skrl.agents.torch.sac import SAC_RNN  # noqa: F401
-    with pytest.raises(ImportError, match="CategoricalMixin is not .* yet; use .*GaussianMixin"):
+    with pytest.raises(ImportError, match=r"CategoricalMixin is not .* yet; use .*GaussianMixin"):
         from offbeat.compat.skrl.models.torch import CategoricalMixin  # noqa: F401
-    with pytest.raises(ImportError, match="MultiAgentEnvWrapper is not .* yet"):
+    with pytest.raises(ImportError, match=r"MultiAgentEnvWrapper is not .* yet"):
         from offbeat.compat.skrl.envs.wrappers.torch import MultiAgentEnvWrapper  # noqa: F401
     with pytest.raises(AttributeError, match=r"config\.jax is not there yet"):
         _ = importlib.import_module("offbeat.compat.skrl").config.jax

@@ -89,7 +89,9 @@ def test_replay_has_the_same_rows_in_every_autoreset_mode(mode: Any, tmp_path: P
     columns = agent.memory.tensors_view
     rows = {
         (int(obs[0]), int(following[0]))
-        for obs, following in zip(columns["observations"][: len(agent.memory)], columns["next_observations"], strict=False)
+        for obs, following in zip(
+            columns["observations"][: len(agent.memory)], columns["next_observations"], strict=False
+        )
     }
     assert rows == {(0, 1), (1, 2), (2, 3)}  # final observations, and no row for a mere reset
     assert len(agent.memory) == 2 * (9 if mode is AutoresetMode.NEXT_STEP else 12)
@@ -178,7 +180,7 @@ def test_settings_may_be_an_object_and_wrong_ones_are_named() -> None:
     agent = Calls()
     skrl.SequentialTrainer(env=still(), agents=agent, cfg=skrl.SequentialTrainerCfg(timesteps=3, **QUIET)).train()
     assert agent.calls[0] == ("init", 3)
-    with pytest.raises(KeyError, match="no configuration key 'timestep'.*timesteps"):
+    with pytest.raises(KeyError, match=r"no configuration key 'timestep'.*timesteps"):
         skrl.SequentialTrainer(env=still(), agents=Calls(), cfg={"timestep": 3})
     with pytest.raises(UsageError, match="timesteps=-1 must be an integer of at least 0"):
         skrl.SequentialTrainer(env=still(), agents=Calls(), cfg={"timesteps": -1})

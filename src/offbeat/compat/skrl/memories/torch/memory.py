@@ -134,6 +134,13 @@ class Memory:
             self.edits += 1
         self.filled, self.memory_index, self.env_index = False, 0, 0
 
+    def continue_at(self, memory_index: int, env_index: int, filled: bool) -> None:
+        """Sets where the next row goes, after all tensors were set."""
+        position = memory_index * self.num_envs + env_index + filled * self.memory_size * self.num_envs
+        nothing = {field.name: np.zeros((0, *field.shape), field.dtype) for field in self._fields.values()}
+        self.shard.restore([Chunk(nothing, sequence=position)])
+        self.memory_index, self.env_index, self.filled = memory_index, env_index, filled
+
     def _move_indexes(self) -> None:
         """Sets indexes and flag by the number of rows in the ring."""
         written, capacity = self.shard.committed, self.memory_size * self.num_envs

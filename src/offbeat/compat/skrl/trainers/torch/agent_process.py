@@ -1,4 +1,4 @@
-"""The process of one agent: python -m offbeat.compat.skrl.trainers.torch.agent_process (started by `ParallelTrainer`)."""
+"""The process of one agent, which `ParallelTrainer` starts."""
 
 from __future__ import annotations
 

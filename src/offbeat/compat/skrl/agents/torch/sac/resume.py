@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offbeat.compat.skrl.framework import logger
-from offbeat.compat.skrl.memories.torch import Memory, RandomMemory
+from offbeat.compat.skrl.memories.torch import Memory
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints
@@ -28,7 +28,7 @@ class ResumeFiles:
         self._edits = 0  # of the memory, at the last save
 
     def save(self, agent: Any, timestep: int) -> None:
-        """Saves the state after `timestep` steps; of a RandomMemory, only the rows that are new."""
+        """Saves the state after `timestep` steps; of a memory whose rows we write, only those that are new."""
         arrays, values = dict(agent.state_arrays()), {"timestep": timestep, "streams": agent.streams.state()}
         arrays["torch_rng"] = torch.get_rng_state().numpy()
         if torch.cuda.is_available():
@@ -91,14 +91,15 @@ class ResumeFiles:
         if isinstance(memory, Memory) and indexes is not None:
             for name, array in saved.items():
                 memory.set_tensor_by_name(name, torch.from_numpy(np.array(array)))
-            memory.memory_index, memory.env_index, memory.filled = indexes
+            memory.continue_at(*indexes)
         else:
             logger.warning(f"{type(memory).__name__} is not a Memory, so its rows were not saved; it starts empty")
 
     @staticmethod
     def _shards(memory: Any) -> dict[str, Shard]:
-        """The ring of a memory that only we write to."""
-        return {"0": memory.shard} if type(memory) is RandomMemory else {}
+        """The ring of a memory that only we write to; `sample` may be the user's own."""
+        ours = isinstance(memory, Memory) and type(memory).add_samples is Memory.add_samples
+        return {"0": memory.shard} if ours else {}
 
 
 def _memory_arrays(memory: Any) -> dict[str, Array]:
