@@ -218,3 +218,16 @@ def test_a_batch_carries_further_fields_of_its_first_row_where_asked_for(n: int)
 def test_a_field_that_is_not_there_cannot_be_carried() -> None:
     with pytest.raises(ValueError, match="carry='colour'"):
         UniformReplay(SCHEMA, ReplaySettings(10, 4), ("colour",))
+
+
+def test_without_replacement_a_row_is_in_a_batch_once() -> None:
+    shard, _ = filled(20, 20)
+    replay = UniformReplay(shard.schema, ReplaySettings(capacity=20, batch_size=16), replacement=False)
+    replay.attach(shard)
+    drawn = replay.draw(np.random.default_rng(0), 5).rows
+    assert drawn.shape == (5, 16)
+    assert all(len(set(batch)) == 16 for batch in drawn.tolist())
+    assert len(set(drawn.reshape(-1).tolist())) == 20
+    larger = UniformReplay(shard.schema, ReplaySettings(capacity=20, batch_size=30), replacement=False)
+    larger.attach(shard)
+    assert larger.draw(np.random.default_rng(0), 1).rows.shape == (1, 30)  # with fewer rows than a batch, rows repeat

@@ -138,7 +138,7 @@ def test_learning_rates_are_of_policy_critics_and_entropy(tmp_path: Path) -> Non
     for place, moved in enumerate(("policy", "critic_1", "entropy")):
         rates = tuple(1e-3 if place == each else 0.0 for each in range(3))
         agent = learned(tmp_path, learning_rate=rates)
-        entropy = float((agent.log_entropy_coefficient - fresh.log_entropy_coefficient).abs())
+        entropy = float((agent.log_entropy_coefficient - fresh.log_entropy_coefficient).detach().abs())
         assert (difference(agent, fresh, "policy") > 0) == (moved == "policy")
         assert (difference(agent, fresh, "critic_2") > 0) == (moved == "critic_1")
         assert (entropy > 0) == (moved == "entropy")
