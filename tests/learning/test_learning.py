@@ -54,6 +54,21 @@ def test_the_preset_learns(algorithm: str, env: str, steps: int, least: float, t
     assert _final_return(env, tmp_path, algorithm, total_steps=steps) >= least
 
 
+OWN = "own_parts.expectile:ALGORITHM"
+OWN_PARTS = {
+    "replay": "own_parts.replay:Prioritised",
+    "exploration": "own_parts.exploration:PinkNoise",
+    "preprocessor": "own_parts.preprocessor:LargestScale",
+}
+
+
+@pytest.mark.parametrize("parts", [{}, OWN_PARTS], ids=["alone", "with own parts"])
+def test_an_algorithm_of_a_user_swings_up(parts: dict[str, str], tmp_path: Path) -> None:
+    small = {"total_steps": 10_000, "hidden": (64, 64), "batch_size": 128}
+    assert _final_return("Pendulum-v1", tmp_path, OWN, **small, **parts) >= -250
+    assert _final_return("Pendulum-v1", tmp_path, OWN, **small, **parts, critic_learning_rate=0.0) < -700
+
+
 def test_a_critic_that_learns_nothing_does_not_swing_up(tmp_path: Path) -> None:
     """The learning tests can fail: with the critics' rate at zero the same run stays near a random policy's return."""
     assert _final_return("Pendulum-v1", tmp_path, total_steps=5_000, critic_learning_rate=0.0) < -700

@@ -91,11 +91,11 @@ class Training:
         self.steps, self._checked_batches = 0, False
         self.logged: dict[str, float] = {}
         self._policies: dict[int, Policy] = {}
-        self._check_own_parts()
+        self._try_parts()
         self._published: Publication | None = None
         self._revision = (-1, -1)  # of the learner, when it was published
 
-    def _check_own_parts(self) -> None:
+    def _try_parts(self) -> None:
         """Raises UsageError for a description, a preprocessor or an exploration of the user's that could not act."""
         if self._make_preprocessor is not None and self.learner.observations is not None:
             try_preprocessor(self.learner.observations, self.spec)
@@ -105,7 +105,8 @@ class Training:
         except InvalidDocument as error:
             name, acting = self.algorithm.name, self.algorithm.acts_with
             raise UsageError(
-                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}"
+                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}. Describe "
+                "an MLP of Offbeat's by a kind and its keys, and a user's module by kind module"
             ) from error
         if own_maker(getattr(self.config.learner, "exploration", None)) is not None:
             try_exploration(self.policy_factory(ROWS)(), self.spec, weights)
