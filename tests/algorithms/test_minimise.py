@@ -104,7 +104,7 @@ def test_only_the_named_network_learns() -> None:
     inner, outer = network(2), network(3)
     before = inner.flat.clone(), outer.flat.clone()
     loss = outer.module(inner.module(X).expand(-1, 2)).mean()
-    assert not minimise(loss, inner, SGD(inner.flat), 0.1).requires_grad
+    assert not minimise(loss, inner, SGD(), 0.1).requires_grad
     assert not torch.equal(inner.flat, before[0])
     assert torch.equal(outer.flat, before[1])
 
@@ -121,9 +121,9 @@ def test_a_loss_that_is_older_than_a_step_is_refused() -> None:
     """Its gradient would mix outputs from before the step with weights from after it."""
     critic, actor = network(), network()
     old = critic.module(actor.module(X).expand(-1, 2)).mean()
-    minimise(critic.module(X).square().mean(), critic, SGD(critic.flat), 0.1)
+    minimise(critic.module(X).square().mean(), critic, SGD(), 0.1)
     with pytest.raises(OffbeatError, match="Compute each loss directly before its step"):
-        minimise(old, actor, SGD(actor.flat), 0.1)
+        minimise(old, actor, SGD(), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_loss_that_is_older_than_a_step_is_refused() -> None:
 def test_a_loss_that_cannot_train_the_network_is_refused(loss: Any, words: str) -> None:
     net = network()
     with pytest.raises(OffbeatError, match=words):
-        minimise(loss(net), net, SGD(net.flat), 0.1)
+        minimise(loss(net), net, SGD(), 0.1)
