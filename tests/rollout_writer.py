@@ -75,9 +75,9 @@ def states(queue: RolloutQueue) -> tuple[Literal["free", "filling", "full"], ...
     return tuple(found)
 
 
-def fill(writer: RolloutQueue) -> None:
+def fill(writer: RolloutQueue, steps: int = STEPS) -> None:
     number = writer.counts().written
-    for index in range(STEPS):
+    for index in range(steps):
         writer.write(*step(number, index))
 
 
@@ -85,7 +85,6 @@ def add(writer: RolloutQueue, count: int = 1) -> None:
     for _ in range(count):
         assert begin(writer)
         fill(writer)
-        writer.publish()
 
 
 def take(reader: RolloutQueue) -> Rollout:
@@ -121,7 +120,6 @@ def main(descriptor: int, slots: int, when_full: str, rollouts: int, seed: int, 
             queue.write(*step(number, index))
             if rng.random() < pauses:
                 time.sleep(rng.random() * 1e-3)
-        queue.publish()
         if rng.random() < pauses:
             time.sleep(rng.random() * 1e-3)
 

@@ -15,7 +15,6 @@ from offbeat.envs import Vector, make_vector
 from offbeat.errors import OffbeatError
 from offbeat.replay.queue import RolloutQueue
 from offbeat.replay.shard import Shard
-from offbeat.replay.stores import QueueWriter
 from offbeat.trace import NO_TRACE
 from offbeat.types import Array, Chunk, Field, Schema
 from offbeat.weights.publication import Publication
@@ -329,7 +328,7 @@ def test_nothing_is_made_before_it_is_allowed_and_weights_change_between_two_rol
     vector, _ = counting_vector("inline", 2)
     schema, policy = Schema.transitions(vector.spec), Scripted()
     queue = RolloutQueue(schema, 3, 2, slots=1)
-    inline = InProcess(Stepper(vector, policy, schema, QueueWriter(queue), np.random.default_rng(0)))
+    inline = InProcess(Stepper(vector, policy, schema, queue, np.random.default_rng(0)))
     assert inline.poll(0.0) == []
     inline.allow(0)
     inline.publish(Publication(5, {"actor/0/weight": np.zeros(1)}))

@@ -43,10 +43,10 @@ def test_a_slot_goes_from_free_to_filling_to_full_to_the_reader_and_is_free_agai
     assert begin(writer)
     assert states(reader) == ("filling", "free")
     assert reader.take() is None
-    fill(writer)
+    fill(writer, STEPS - 1)
     assert states(reader) == ("filling", "free")
     assert reader.take() is None
-    assert writer.publish() == 0
+    writer.write(*step(0, STEPS - 1))
     assert states(reader) == ("full", "free")
     take(reader)
     assert reader.take() is None
@@ -85,7 +85,6 @@ def test_drop_oldest_writes_over_the_oldest_and_counts_it(slots: int) -> None:
     assert reader.counts() == QueueCounts(slots, 0, 1, 0, slots - 1, 0)
     assert states(reader) == ("filling", *["full"] * (slots - 1))
     fill(writer)
-    writer.publish()
     add(writer, 10)
     assert reader.counts() == QueueCounts(slots + 11, 0, 11, 0, slots, 0)
     assert drain(reader) == list(range(11, slots + 11))
@@ -135,10 +134,7 @@ def test_what_a_writer_gave_up_is_free_again_and_counted_once(when_full: str, sl
             writer.abandon()
         else:
             writer = make(slots, when_full, buffer)
-            with pytest.raises(RuntimeError, match="begin a rollout"):
-                writer.write(*step(999, 1))
-            with pytest.raises(RuntimeError, match="0 of 3 vector steps"):
-                writer.publish()
+            assert not writer.filling
             writer.abandon()
         assert states(reader)[place] == "free"
         assert reader.counts().abandoned == deaths
@@ -154,14 +150,22 @@ def test_half_a_rollout_cannot_be_published_nor_a_second_one_begun() -> None:
     with pytest.raises(RuntimeError, match="already"):
         begin(writer)
     writer.write(*step(0, 0))
-    with pytest.raises(RuntimeError, match="1 of 3 vector steps"):
-        writer.publish()
+    assert writer.take() is None
     for index in (1, 2):
         writer.write(*step(0, index))
-    with pytest.raises(RuntimeError, match="has all its steps"):
-        writer.write(*step(0, 0))
-    writer.publish()
+    assert not writer.filling
     assert drain(writer) == [0]
+
+
+def test_the_first_step_begins_a_rollout_where_there_is_room() -> None:
+    writer = make(1)
+    for index in range(STEPS):
+        assert writer.write(*step(0, index), version=0) == step(0, index)[1].sum()
+    assert not writer.ready(permit=5, calls=0)
+    with pytest.raises(RuntimeError, match="full"):
+        writer.write(*step(1, 0), version=0)
+    assert drain(writer) == [0]
+    assert [writer.ready(permit, calls=0) for permit in (1, 2)] == [False, True]
 
 
 def test_calls_that_gave_no_row_are_zeros_and_not_what_stood_there_before() -> None:
@@ -173,7 +177,6 @@ def test_calls_that_gave_no_row_are_zeros_and_not_what_stood_there_before() -> N
     for row in kept:
         columns = {each.name: np.full((row.sum(), *each.shape), 6, each.dtype) for each in SCHEMA}
         writer.write(Chunk(columns), row)
-    writer.publish()
     rollout = reader.take()
     assert rollout is not None
     assert (rollout.number, rollout.version) == (1, 5)
@@ -191,7 +194,6 @@ def test_packed_rows_are_written_as_they_are_in_time_major_order() -> None:
         block.columns["obs"][...] = index
         kept = np.array([True, index != 2, True])
         queue.write(Chunk(block.rows(None if kept.all() else kept)), kept)
-    queue.publish()
     rollout = queue.take()
     assert rollout is not None
     assert rollout.rows.shape == rollout.valid.shape == (4, 3)
@@ -215,7 +217,6 @@ def test_a_step_that_does_not_fit_is_refused_before_any_row_changes(rows: int, k
     with pytest.raises(ValueError, match=words):
         queue.write(wrong, None if kept is None else np.array(kept))
     fill(queue)
-    queue.publish()
     assert drain(queue) == [0]
 
 
@@ -257,11 +258,9 @@ class Model(RuleBasedStateMachine):
     @rule()
     def go_on(self) -> None:
         assert self.step is not None
-        if self.step < STEPS:
-            self.writer.write(*step(self.written, self.step))
-            self.step += 1
-        else:
-            assert self.writer.publish() == self.written
+        self.writer.write(*step(self.written, self.step))
+        self.step += 1
+        if self.step == STEPS:
             self.full.append(self.written)
             self.written, self.step = self.written + 1, None
 

@@ -22,7 +22,6 @@ from offbeat.memory import Memory
 from offbeat.replay.queue import _BEGUN, Rollout, RolloutQueue, _Slot
 from rollout_writer import (
     POLICIES,
-    STEPS,
     VERSIONS,
     add,
     assert_balanced,
@@ -118,13 +117,11 @@ class Sides:
         self.discarded = 0
 
     def write(self) -> None:
-        """A begin, a vector step, or a publication."""
+        """A begin, or a vector step."""
         if self.writer._step is None:
             begin(self.writer)
-        elif self.writer._step < STEPS:
-            self.writer.write(*step(self.writer.counts().written, self.writer._step))
         else:
-            self.writer.publish()
+            self.writer.write(*step(self.writer.counts().written, self.writer._step))
 
     def read(self, action: int) -> None:
         assert_balanced(self.reader.counts(), self.slots)

@@ -240,7 +240,7 @@ def test_rows_of_an_equal_schema_that_travelled_here_are_copied_as_they_are(
         shard.write(Chunk(block.rows()))
         assert shard.column("reward").tolist() == [1.0, 2.0, 0.0, 0.0]
     else:
-        queue = RolloutQueue(mine, 1, 2, 1)
+        queue = RolloutQueue(mine, 2, 2, 1)
         queue.begin(0)
         queue.write(Chunk(block.rows()), np.ones(2, bool))
         assert queue.filled()[0]["reward"].tolist() == [[1.0, 2.0]]

@@ -67,7 +67,7 @@ class CollectorContext:
         except (MemoryError, ValueError) as error:
             raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.0f} GiB of memory: {error}; use less") from error
         self.experience.attach(store)
-        return self.stepper_maker(0, self.num_envs)(plan.writer(store), self.rng if rng is None else rng)
+        return self.stepper_maker(0, self.num_envs)(store, self.rng if rng is None else rng)
 
     def stepper_maker(self, first_env: int, num_envs: int, worker: int = 0, boot: int = 0) -> StepperMaker:
         """Returns a function that makes these environments, their policy and the stepper of both.

@@ -135,7 +135,7 @@ class Processes(ABC, Generic[SomeSlot]):
         self._slots.remove(slot)
         self._left.append(slot)
         self._stop([slot])
-        slot.plan.writer(slot.store).cut()  # its episodes do not continue; no process writes to the store any more
+        slot.store.cut()  # its episodes do not continue; no process writes to the store any more
 
     def _stop(self, slots: list[SomeSlot]) -> None:
         """Stops the processes of these slots together, and closes the slots."""

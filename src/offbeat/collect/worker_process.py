@@ -20,7 +20,7 @@ from offbeat.collect.worker_slot import WorkerState
 from offbeat.envs.infos import portable
 from offbeat.errors import EnvironmentHung
 from offbeat.memory import Memory, fence
-from offbeat.replay.stores import StorePlan
+from offbeat.replay.stores import StorePlan, Writer
 from offbeat.trace import Trace, open_trace
 from offbeat.types import Chunk, RecoveredFault, Step
 from offbeat.weights.shared import SharedWeights, WeightsLayout
@@ -62,7 +62,7 @@ class Worker:
         self._weights, self._loaded = SharedWeights(job.layout, job.weights.map()), 0
         self._rng = np.random.Generator(np.random.PCG64())
         self._rng.bit_generator.state = job.generator
-        self._writer = job.plan.writer(job.plan.open(job.store.map()))
+        self._writer: Writer = job.plan.open(job.store.map())
         self._stepper = job.make_stepper(self._writer, self._rng)
         self._stepper.trace, self._wants_infos = trace, job.wants_infos
         signal.signal(signal.SIGUSR1, self._interrupt)

@@ -55,7 +55,8 @@ class QueueCounts:
 class RolloutQueue:
     """A ring of slots with exactly one writer, a collector, and one reader, the learner.
 
-    The writer: `begin`, `write` for each of T vector steps, `publish`. The reader: `take` and `discard`.
+    The writer: `write` for each vector step; the first of a rollout begins it, and the last publishes it. The reader:
+    `take` and `discard`.
     A rollout is identified by its number n and stored in slot n % slots. Each word is stored by one side only:
 
     - by the writer: `written`, one past the newest complete rollout, and `opened`, one past the newest whose slot was
@@ -104,6 +105,8 @@ class RolloutQueue:
         self._slots = [_Slot(schema, steps, num_envs, block) for block in blocks]
         self.shared = buffer is not None
         self._step: int | None = None  # vector steps in the writer's slot; None: no rollout was begun
+        # Exact for the process that began to write; one that replaces it counts as if no row had been left out.
+        self.rows = self.written * steps * num_envs
 
     @staticmethod
     def nbytes(schema: Schema, steps: int, num_envs: int, slots: int) -> int:
@@ -118,7 +121,7 @@ class RolloutQueue:
         Abandons first what a killed writer had begun. Versions never decrease from rollout to rollout.
         """
         if self._step is not None:
-            raise RuntimeError("a rollout is already being filled; publish or abandon it first")
+            raise RuntimeError("a rollout is already being filled; complete or abandon it first")
         self.abandon()
         words = self._words
         number = words[_WRITTEN]
@@ -131,13 +134,12 @@ class RolloutQueue:
         self._step = 0
         return True
 
-    def write(self, chunk: Chunk, valid: Array | None = None) -> None:
-        """Writes the rows of the next vector step. valid (N,) bool: the environments that gave a row; None: all.
+    def write(self, chunk: Chunk, valid: Array | None = None, version: int = 0) -> int:
+        """Writes the rows of the next vector step and returns their number.
 
-        A chunk that does not fit changes nothing.
+        valid (N,) bool: the environments that gave a row; None: all. version: of the weights that acted. A rollout has
+        one: that of its first step. A chunk that does not fit changes nothing.
         """
-        if self._step is None or self._step == self.steps:
-            raise RuntimeError("no rollout is open, or it has all its steps; begin a rollout, and publish a full one")
         rows = chunk.rows
         if not isinstance(rows, tuple) or rows[0] is not self._row or self._beside:
             rows = pack(chunk.columns, self.schema)
@@ -147,10 +149,34 @@ class RolloutQueue:
                 f"the chunk has {rows[2]} rows, but {given} of {self.num_envs} environments are valid; pass one row "
                 f"for each valid environment, and `valid` of shape ({self.num_envs},)"
             )
+        if self._step is None and not self.begin(version):
+            raise RuntimeError("the queue is full; wait until `room` before the first step of a rollout")
+        assert self._step is not None
         if valid is not None and given < self.num_envs:
             rows = _spread(rows, valid)
-        self._slots[self._words[_WRITTEN] % self.slots].put(self._step, rows, valid)
+        number = self._words[_WRITTEN]
+        self._slots[number % self.slots].put(self._step, rows, valid)
         self._step += 1
+        self.rows += given
+        if self._step == self.steps:
+            fence()
+            self._words[_WRITTEN] = number + 1
+            self._step = None
+        return given
+
+    def ready(self, permit: int, calls: int) -> bool:
+        """Each rollout needs a permit and a free slot; within a rollout the writer never waits."""
+        return self.filling or (self.written < permit and self.room)
+
+    @property
+    def may_change_weights(self) -> bool:
+        return not self.filling
+
+    def continue_at(self, rows: int) -> None:
+        self.rows = rows
+
+    def cut(self, env: int | None = None) -> None:
+        """Does nothing: rows show their episode, and a rollout that was begun and not published is begun again."""
 
     @property
     def room(self) -> bool:
@@ -161,11 +187,6 @@ class RolloutQueue:
     def filling(self) -> bool:
         """Whether this process has begun a rollout and neither published nor abandoned it."""
         return self._step is not None
-
-    @property
-    def complete(self) -> bool:
-        """Whether the rollout being filled has all its vector steps."""
-        return self._step == self.steps
 
     @property
     def written(self) -> int:
@@ -185,16 +206,6 @@ class RolloutQueue:
         slot = self._slots[self._words[_WRITTEN] % self.slots]
         slot.rows[: len(rows)], slot.valid[: len(rows)] = rows, valid
         self._step = len(rows)
-
-    def publish(self) -> int:
-        """Makes the complete rollout available to the reader; returns its number."""
-        if self._step != self.steps:
-            raise RuntimeError(f"{self._step or 0} of {self.steps} vector steps are written; publish after the last")
-        number = self._words[_WRITTEN]
-        fence()
-        self._words[_WRITTEN] = number + 1
-        self._step = None
-        return number
 
     def abandon(self) -> None:
         """Discards a rollout that this process, or a killed one before it, has begun and not published."""

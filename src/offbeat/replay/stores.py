@@ -17,7 +17,7 @@ Store = Shard | RolloutQueue
 
 
 class Writer(Protocol):
-    """A collector's end of a store. A shard is its own writer; `QueueWriter` writes to a queue."""
+    """A collector's side of a store, of a `Shard` or of a `RolloutQueue`."""
 
     @property
     def rows(self) -> int:
@@ -49,41 +49,6 @@ class Writer(Protocol):
         ...
 
 
-class QueueWriter:
-    """Writes rollouts; each needs a permit and a free slot. Within a rollout it never waits and keeps its weights.
-
-    rows: exact for the process that began to write; one that replaces it counts earlier rollouts as if every
-    environment had given a row in every step.
-    """
-
-    def __init__(self, queue: RolloutQueue) -> None:
-        self._queue = queue
-        self.rows = queue.written * queue.steps * queue.num_envs
-
-    def continue_at(self, rows: int) -> None:
-        self.rows = rows
-
-    @property
-    def may_change_weights(self) -> bool:
-        return not self._queue.filling
-
-    def ready(self, permit: int, calls: int) -> bool:
-        queue = self._queue
-        return queue.filling or (queue.written < permit and queue.room)
-
-    def write(self, chunk: Chunk, valid: Array | None, version: int) -> int:
-        if not self._queue.filling:
-            self._queue.begin(version)
-        self._queue.write(chunk, valid)
-        self.rows += len(chunk)
-        if self._queue.complete:
-            self._queue.publish()
-        return len(chunk)
-
-    def cut(self, env: int | None = None) -> None:
-        """Does nothing: rows show their episode, and a rollout that was begun and not published is begun again."""
-
-
 @dataclass(frozen=True)
 class ShardPlan:
     """A shard of so many rows."""
@@ -102,10 +67,6 @@ class ShardPlan:
     def open(self, buffer: Any = None) -> Shard:
         """The shard over a buffer that processes share, or over memory of its own."""
         return Shard(self.schema, self.capacity, worker=self.worker, buffer=buffer)
-
-    def writer(self, store: Store) -> Writer:
-        assert isinstance(store, Shard)
-        return store
 
 
 @dataclass(frozen=True)
@@ -129,10 +90,6 @@ class QueuePlan:
         """The queue over a buffer that processes share, or over memory of its own."""
         sizes = self.steps, self.num_envs, self.slots
         return RolloutQueue(self.schema, *sizes, when_full=self.when_full, buffer=buffer)
-
-    def writer(self, store: Store) -> Writer:
-        assert isinstance(store, RolloutQueue)
-        return QueueWriter(store)
 
 
 StorePlan = ShardPlan | QueuePlan

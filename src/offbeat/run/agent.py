@@ -234,7 +234,7 @@ class Agent:
         if store is None:
             store = plan.open()
             experience.attach(store)
-        self._writer = plan.writer(store)
+        self._writer = store
         self.training.set_rollout_envs(self._num_envs)
         return self._writer
 
