@@ -26,6 +26,11 @@ Weights = Mapping[str, Array]
 Metrics = dict[str, float]
 
 
+def select_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays with names that start with `prefix`, under the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The properties of an environment that policies, replay and learners need.

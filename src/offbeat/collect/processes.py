@@ -20,7 +20,7 @@ from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.memory import Memory
 from offbeat.trace import Trace
-from offbeat.types import Array, Chunk, Episode
+from offbeat.types import Array, Chunk, Episode, select_prefix
 from offbeat.weights.publication import Publication
 from offbeat.weights.shared import SharedWeights, weights_layout
 
@@ -300,11 +300,9 @@ class Processes(ABC, Generic[SomeSlot]):
                     f"{slot.num_envs} now; use the same num_envs"
                 )
         for slot, own in zip(self._slots, saved, strict=True):
-            prefix = f"{slot.worker}/"
-            part = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             slot.control.next_episodes[:] = own["episodes"]
             slot.polled, slot.earlier_boots = own["rows"], own["boots"]
-            self._restore_slot(slot, part, own)
+            self._restore_slot(slot, select_prefix(arrays, f"{slot.worker}/"), own)
         self._earlier_rows = values["earlier_rows"]
         return []
 

@@ -16,7 +16,7 @@ from offbeat.policies import Policy
 from offbeat.replay.block import NO_COLUMNS, Block
 from offbeat.replay.stores import Writer
 from offbeat.trace import NO_TRACE, Trace
-from offbeat.types import Array, Chunk, Observation, Schema, Step
+from offbeat.types import Array, Chunk, Observation, Schema, Step, select_prefix
 from offbeat.weights.publication import Publication
 
 MAX_ENVIRONMENTS = 1 << 16
@@ -191,9 +191,7 @@ class Stepper:
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
         """Continues from a snapshot; a sentence for whatever is not exact."""
-        prefix = "vector/"
-        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        self._observation, sentences = self.vector.restore(own, values["vector"])
+        self._observation, sentences = self.vector.restore(select_prefix(arrays, "vector/"), values["vector"])
         self._carry = arrays["carry"]
         self.writer.continue_at(values["rows"])
         return sentences

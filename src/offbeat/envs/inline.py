@@ -13,7 +13,7 @@ from offbeat.envs.reader import Reader, copy_observation, is_finite
 from offbeat.envs.rebuild import rebuild, save
 from offbeat.envs.vector import frame, scale
 from offbeat.errors import CheckpointError, EnvironmentFault
-from offbeat.types import Array, EnvSpec, Observation, RecoveredFault, Step
+from offbeat.types import Array, EnvSpec, Observation, RecoveredFault, Step, select_prefix
 
 Faulted = dict[EnvSlot, EnvironmentFault]
 """Environments whose step faulted, and the fault of each."""
@@ -187,8 +187,7 @@ class InlineVector:
         saved = self._saved(arrays, len(entries), into)
         messages = []
         for slot, entry in zip(self._slots, entries, strict=True):
-            prefix = f"{slot.index}/"
-            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            own = select_prefix(arrays, f"{slot.index}/")
             messages.append(rebuild(slot, self.spec, own, entry, saved, into))
         return self._check_and_keep(into), [message for message in messages if message is not None]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from offbeat.envs.env_slot import MAX_REPLAYED_ACTIONS, EnvSlot
 from offbeat.errors import EnvironmentFault
-from offbeat.types import Array, EnvSpec, Observation
+from offbeat.types import Array, EnvSpec, Observation, select_prefix
 
 
 def save(slot: EnvSlot) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -83,8 +83,7 @@ def _replay(slot: EnvSlot, spec: EnvSpec, actions: Array, into: Observation) -> 
 def _load(
     slot: EnvSlot, arrays: Mapping[str, Array], values: Mapping[str, Any], saved: Observation, into: Observation
 ) -> None:
-    state: dict[str, Any] = dict(values["own"])
-    state.update({name.removeprefix("own/"): array for name, array in arrays.items() if name.startswith("own/")})
+    state: dict[str, Any] = {**values["own"], **select_prefix(arrays, "own/")}
     assert slot.load_state is not None
     try:
         slot.load_state(state)

@@ -11,7 +11,7 @@ from offbeat.memory import check_fits
 from offbeat.replay.queue import Rollout, RolloutQueue, WhenFull
 from offbeat.replay.shard import Shard
 from offbeat.replay.stores import QueuePlan, Store
-from offbeat.types import Array, Chunk, EnvSpec, Field, RolloutBatch, Schema
+from offbeat.types import Array, Chunk, EnvSpec, Field, RolloutBatch, Schema, select_prefix
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,7 @@ class Rollouts:
     def restore(self, arrays: Mapping[str, Array]) -> None:
         self.pending = None
         if "pending/valid" in arrays:
-            prefix = "pending/columns/"
-            columns = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-            rollout = RolloutBatch(columns, np.array(arrays["pending/valid"]))
+            rollout = RolloutBatch(select_prefix(arrays, "pending/columns/"), np.array(arrays["pending/valid"]))
             self.pending = PendingRollout(rollout, int(arrays["pending/turns"]), bool(arrays["pending/fresh"]))
         count = int(arrays.get("num_envs", 0))
         if count and (self.local is None or self.local.num_envs != count):

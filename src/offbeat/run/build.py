@@ -21,7 +21,7 @@ from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
 from offbeat.references import make_own, resolve
 from offbeat.run.callbacks import Callbacks, combine
-from offbeat.run.compatibility import spaces_of
+from offbeat.run.compatibility import check_env_fits
 from offbeat.run.directory import RunDirectory
 from offbeat.run.environments import Environments
 from offbeat.run.evaluation import MAX_EVALUATION_ENVS
@@ -32,6 +32,8 @@ from offbeat.run.training import Training
 from offbeat.run.tuning import ahead
 from offbeat.trace import NO_TRACE, Tracer
 from offbeat.types import EnvSpec
+
+OTHER_EVAL_ENV = "pass an eval_env with the same spaces"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> 
 def _inline_evaluator(environments: Environments, training: Training, vector: Vector) -> InlineEvaluator:
     run = training.config.run
     evaluation = environments.evaluation(run.evaluation.eval_episodes, run.start.seed)
-    _check_same_spaces(vector.spec, evaluation.spec)
+    check_env_fits(vector.spec, evaluation.spec, OTHER_EVAL_ENV)
     if any(own is other for own in vector.unwrapped_envs for other in evaluation.unwrapped_envs):
         raise UsageError(
             f"training and evaluation got the same {vector.spec.name} object, and evaluation would reset it in the "
@@ -104,7 +106,7 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
     """Collectors in processes, or one of the user's own; evaluation in a process of its own."""
     config, run = environments.config, environments.config.run
     spec, evaluation, noticed = environments.probe_specs()
-    _check_same_spaces(spec, evaluation)
+    check_env_fits(spec, evaluation, OTHER_EVAL_ENV)
     training = _training(config, spec, run.environment.num_envs)
     wants_infos = callbacks is not None and callbacks.handles("on_chunk")
     own = run.collection.collector
@@ -181,11 +183,3 @@ def _training(config: Config, spec: EnvSpec, num_envs: int) -> Training:
         named = any(f"{name}=" in why for name in settled)
         raise UsageError(f"total_steps={run.length.total_steps} {why}" + f"; {presets.sentence(config)}" * named)
     return training
-
-
-def _check_same_spaces(training: EnvSpec, evaluation: EnvSpec) -> None:
-    if spaces_of(training) != spaces_of(evaluation):
-        raise UsageError(
-            f"the evaluation environment {evaluation.name} does not have the observation and action spaces of "
-            f"{training.name}: pass an eval_env with the same spaces"
-        )

@@ -24,24 +24,17 @@ def check_compatible(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) ->
         )
 
 
-def spaces_of(spec: EnvSpec) -> dict[str, Any]:
-    """The observation and action spaces, which must be equal for a policy to act in an environment."""
-    names = ("layout", "action_low", "action_high", "choices", "branches")
-    return {name: getattr(spec, name) for name in names}
-
-
-def check_env_fits(policy: EnvSpec, env: EnvSpec) -> None:
-    """Raises UsageError if the environment's spaces are not those of the policy; names may differ."""
-    there, here = spaces_of(policy), spaces_of(env)
-    differences = [
-        f"{name} {_describe(there[name])} there, {_describe(here[name])} here"
-        for name in there
-        if there[name] != here[name]
-    ]
+def check_env_fits(policy: EnvSpec, env: EnvSpec, remedy: str = "use an environment with the same spaces") -> None:
+    """Raises UsageError if the environment's spaces are not those that the policy is trained on; names may differ."""
+    differences = []
+    for name in ("layout", "action_low", "action_high", "choices", "branches"):
+        there, here = getattr(policy, name), getattr(env, name)
+        if there != here:
+            differences.append(f"{name} {_describe(there)} there, {_describe(here)} here")
     if differences:
         raise UsageError(
-            f"{env.name} does not have the observation and action spaces of {policy.name}, on which the policy was "
-            f"trained: {'; '.join(differences)}; use an environment with the same spaces"
+            f"{env.name} does not have the observation and action spaces of {policy.name}, on which the policy is "
+            f"trained: {'; '.join(differences)}; {remedy}"
         )
 
 

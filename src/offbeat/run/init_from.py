@@ -8,9 +8,8 @@ from typing import Any
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.learn.transfer import transfer
 from offbeat.run.checkpoint import Checkpoints
-from offbeat.run.snapshot import select_prefix
 from offbeat.run.training import Training
-from offbeat.types import EnvSpec
+from offbeat.types import EnvSpec, select_prefix
 
 
 def initialise_from(training: Training, source: str) -> tuple[str, str]:

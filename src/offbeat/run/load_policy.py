@@ -12,8 +12,8 @@ from offbeat.algorithms.registry import find_recorded
 from offbeat.deploy import LoadedPolicy, Reference
 from offbeat.errors import CheckpointError
 from offbeat.run.checkpoint import Checkpoints
-from offbeat.run.snapshot import Snapshot, select_prefix
-from offbeat.types import Array
+from offbeat.run.snapshot import Snapshot
+from offbeat.types import Array, select_prefix
 from offbeat.weights.publication import Publication
 
 

@@ -21,12 +21,11 @@ from offbeat.run.lag import PolicyLag
 from offbeat.run.numbers import check_own, metrics, summary, supervision
 from offbeat.run.progress import Progress
 from offbeat.run.records import Records
-from offbeat.run.snapshot import select_prefix
 from offbeat.run.training import Training
 from offbeat.run.versions import versions
 from offbeat.settings import flatten
 from offbeat.trace import NO_TRACE, Trace, Tracer
-from offbeat.types import Chunk
+from offbeat.types import Chunk, select_prefix
 from offbeat.weights.publication import Publication
 
 UPDATES_BETWEEN_STOP_CHECKS = 16

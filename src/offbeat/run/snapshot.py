@@ -34,11 +34,6 @@ class Snapshot:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def select_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays with names that start with `prefix`, under the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
 def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
     for name, array in ordered.items():

@@ -30,12 +30,12 @@ from offbeat.replay.shard import Shard
 from offbeat.run.compatibility import check_compatible
 from offbeat.run.experience import check_batches, dtype_of, from_replay, from_rollouts
 from offbeat.run.pace import RolloutPace
-from offbeat.run.snapshot import Snapshot, select_prefix
+from offbeat.run.snapshot import Snapshot
 from offbeat.run.trials import ROWS, try_exploration, try_preprocessor
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
-from offbeat.types import Array, Batches, Chunk, EnvSpec, RolloutBatch
+from offbeat.types import Array, Batches, Chunk, EnvSpec, RolloutBatch, select_prefix
 from offbeat.weights.publication import Publication
 
 ROWS_PER_CALL = 4_096

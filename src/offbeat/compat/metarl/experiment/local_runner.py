@@ -26,7 +26,8 @@ from offbeat.observe.jsonl import Jsonl
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.compatibility import check_env_fits
 from offbeat.run.lock import RunLock
-from offbeat.run.snapshot import Snapshot, select_prefix
+from offbeat.run.snapshot import Snapshot
+from offbeat.types import select_prefix
 
 METRICS = "metrics.jsonl"
 
