@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child, check_sendable
-from offbeat.collect.collector import CollectorReport, CollectorState
+from offbeat.collect.collector import CollectorReport
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING, STATES
 from offbeat.collect.worker_process import Job
@@ -38,9 +38,10 @@ def shares(num_envs: int, collectors: int) -> list[int]:
 
 
 class Processes(ABC, Generic[SomeSlot]):
-    """A collector of worker processes that write into shared memory. Processes that end or hang are replaced.
+    """Worker processes that write into shared memory. Processes that end or hang are replaced.
 
-    Workers may join (`add`) and leave (`remove`) at any time. The rows of a worker that has left stay in its store.
+    A subclass for each kind of store is the `Collector`. Workers may join (`add`) and leave (`remove`) at any time. The
+    rows of a worker that has left stay in its store.
     """
 
     slot_type: type[SomeSlot]
@@ -67,17 +68,8 @@ class Processes(ABC, Generic[SomeSlot]):
             raise
 
     @abstractmethod
-    def allow(self, steps: int) -> None: ...
-
-    @abstractmethod
     def _new_chunks(self) -> list[Chunk]:
         """The rows that were stored since the last call, if they are wanted."""
-
-    @abstractmethod
-    def oldest_version(self) -> int | None: ...
-
-    @abstractmethod
-    def snapshot(self) -> CollectorState: ...
 
     @abstractmethod
     def _restore_slot(self, slot: SomeSlot, arrays: dict[str, Array], values: dict[str, Any]) -> None: ...
