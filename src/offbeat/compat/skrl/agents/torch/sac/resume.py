@@ -13,8 +13,8 @@ from offbeat.compat.skrl.memories.torch import Memory
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints
-from offbeat.run.snapshot import Snapshot, select_prefix, to_json
-from offbeat.types import Array
+from offbeat.run.snapshot import Snapshot, to_json
+from offbeat.types import Array, select_prefix
 
 _SCHEDULERS = ("policy_scheduler", "critic_scheduler", "entropy_scheduler", "scaler")
 
