@@ -18,6 +18,7 @@ import torch
 
 import tmrl_parts as parts
 from offbeat.compat.tmrl import rendezvous
+from offbeat.compat.tmrl.envs import GenericGymEnv
 from offbeat.compat.tmrl.networking import RolloutWorker, Server, Trainer
 from offbeat.compat.tmrl.own_agent import SACActor
 from offbeat.compat.tmrl.training_offline import TrainingOffline
@@ -172,10 +173,16 @@ def test_the_updater_gets_what_was_loaded_and_gives_what_is_trained(samples: Rol
 
 def test_wrong_arguments_of_a_trainer_are_named(tmp_path: Path) -> None:
     (tmp_path / "pickle.tcpt").write_bytes(b"\x80")
+
+    class Unsaved:
+        def run_epoch(self, interface: Any) -> None: ...
+
+    Trainer(Unsaved)  # without checkpoints it needs no more
     for given, message in (
         ({"training_cls": None}, "training_cls=None"),
         ({"training_cls": 3}, "training_cls=3 is not a class"),
         ({"training_cls": int}, "training_cls: int has no run_epoch"),
+        ({"training_cls": Unsaved, "checkpoint_path": str(tmp_path / "c")}, "training_cls: Unsaved has no save, load"),
         ({"training_cls": TrainingOffline, "max_buf_len": 0}, "max_buf_len=0"),
         ({"training_cls": TrainingOffline, "checkpoint_path": str(tmp_path / "pickle.tcpt")}, "is a file"),
     ):
@@ -242,3 +249,23 @@ def test_the_actor_of_our_sac_acts_at_random_until_it_has_weights() -> None:
     assert all(-2.0 <= action <= 2.0 for action in actions)
     assert max(actions) > 0.5
     assert min(actions) < -0.5
+
+
+@pytest.mark.slow
+def test_our_parts_learn_to_swing_up_a_pendulum(server: Server) -> None:
+    """A random policy's mean return is about -1,200."""
+    pendulum = functools.partial(GenericGymEnv, id="Pendulum-v1")
+    one = worker(env_cls=pendulum, actor_module_cls=None)
+    steps = {"initial_steps": 400, "nb_steps": 8_000, "max_steps_per_update": 60}
+    thread = threading.Thread(target=one.run_synchronous, kwargs=steps)
+    thread.start()
+    ours = {"memory_cls": None, "training_agent_cls": None, "env_cls": pendulum, "epochs": 1, "start_training": 400}
+    waits = {"sleep_between_buffer_retrieval_attempts": 0.01, "update_model_interval": 50, "steps": 7_000}
+    trainer({**ours, **waits}).run()
+    thread.join(300)
+    one.update_actor_weights()
+    returns = []
+    for _ in range(20):
+        one.run_episode()
+        returns.append(one.buffer.stat_test_return)
+    assert np.mean(returns) >= -250

@@ -333,3 +333,21 @@ def test_run_synchronous_records_returns_of_whole_episodes_only(server: Server) 
     got = inbox.take()
     assert (got.episodes["train_return"], got.episodes["train_steps"]) == ([4.0, 4.0], [4.0, 4.0])
     assert len(got) == 9 + 3
+
+
+def test_a_worker_that_waits_long_for_a_model_says_so_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, publisher = interface()
+    one, pauses = worker(), []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            publisher.publish(model(1.0, tmp_path))
+
+    monkeypatch.setattr(rollout_worker, "SECONDS_TO_WARNING", -1.0)
+    monkeypatch.setattr(rollout_worker.time, "sleep", pause)
+    assert one.update_actor_weights(blocking=True) == 1
+    assert [message for message in caplog.messages if "start_training" in message] == caplog.messages
+    assert len(caplog.messages) == 1

@@ -53,7 +53,7 @@ class Buffer:
     def append_sample(self, sample: Any) -> None:
         """Appends a sample; beyond `maxlen`, the oldest are dropped."""
         self.memory.append(sample)
-        self.resets += sample[0] is None
+        self.resets += _is_reset(sample)
         self._came_from(None, 1)
         self._clip()
 
@@ -89,7 +89,7 @@ class Buffer:
     def _clip(self) -> None:
         if (surplus := len(self.memory) - self.maxlen) > 0:
             logging.warning("a buffer holds more than maxlen=%s samples: the oldest are dropped", self.maxlen)
-            self.resets -= sum(sample[0] is None for sample in self.memory[:surplus])
+            self.resets -= sum(map(_is_reset, self.memory[:surplus]))
             self.memory = self.memory[surplus:]
             while surplus:
                 source, count = self.sources.pop(0)
@@ -101,6 +101,11 @@ class Buffer:
     stat_test_return = _statistic("test_return")
     stat_train_steps = _statistic("train_steps")
     stat_test_steps = _statistic("test_steps")
+
+
+def _is_reset(sample: Any) -> bool:
+    """Whether a sample is the first of an episode; a compressor may have made anything of it."""
+    return isinstance(sample, tuple | list) and len(sample) > 0 and sample[0] is None
 
 
 def encode(buffer: Any, worker: int = 0, boot: int = 0, sequence: int = 0) -> bytes:

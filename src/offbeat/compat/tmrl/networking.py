@@ -132,7 +132,8 @@ class Trainer:
         check_local(server_ip)
         if training_cls is None:
             raise UsageError("training_cls=None: pass a partial of TrainingOffline or TorchTrainingOffline")
-        check_class("training_cls", training_cls, ("run_epoch",))
+        saved = () if checkpoint_path is None or dump_run_instance_fn is not None else ("save", "load")
+        check_class("training_cls", training_cls, ("run_epoch", *saved))
         warn_unused(
             local_com_port=local_com_port,
             header_size=header_size,

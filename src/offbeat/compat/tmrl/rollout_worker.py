@@ -30,6 +30,7 @@ from offbeat.compat.tmrl.unused import (
 from offbeat.errors import UsageError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05
+SECONDS_TO_WARNING = 30.0
 ACTOR_METHODS = ("act", "act_", "save", "load", "to_device")
 
 
@@ -282,12 +283,19 @@ class RolloutWorker:
 
     def _receive(self, blocking: bool) -> tuple[int, bytes]:
         _, models = self._connected()
-        pause = SHORTEST_PAUSE
+        pause, warn_at = SHORTEST_PAUSE, time.monotonic() + SECONDS_TO_WARNING
         while not (found := models.receive())[0] and blocking:
             assert self._place is not None
             self._place.check_server()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+            if time.monotonic() > warn_at:
+                warn_at = math.inf
+                logging.warning(
+                    "no model has come for %.0f s; does the trainer run, and can it start with the samples that it has "
+                    "(start_training, max_training_steps_per_env_step, update_model_interval)?",
+                    SECONDS_TO_WARNING,
+                )
         return found
 
     def _keep_history(self, model: bytes) -> None:
