@@ -45,7 +45,7 @@ def mean_return(act: Act, episodes: int = 20) -> float:
 def train_off_policy(algo: str, free: bool, iterations: int, save_interval: int, log_dir: str) -> Act:
     """Trains SAC or TD3; returns the policy."""
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"actor_hidden_dim": 128, "critic_hidden_dim": 128, "actor_lr": 1e-3, "critic_lr": 1e-3}
+    sizes: dict[str, Any] = {"actor_hidden_dim": 128, "critic_hidden_dim": 128, "actor_lr": 3e-4, "critic_lr": 1e-3}
     learner: Any = (
         SACLearner(OBS, ACTIONS, alpha_init=0.2, alpha_lr=1e-3, target_entropy_ratio=1.0, tau=0.02, **sizes)
         if algo == "sac"
@@ -56,7 +56,7 @@ def train_off_policy(algo: str, free: bool, iterations: int, save_interval: int,
         ENV,
         algo,
         num_envs=ENVS,
-        replay_buffer_n=1024,
+        replay_buffer_n=4096,
         batch_size=256,
         learning_starts=10,
         updates_per_step=8,
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--algo", choices=("sac", "td3", "appo"), default="sac")
     parser.add_argument("--free", action="store_true", help="environments and updates side by side")
-    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--iterations", type=int, default=400)
     parser.add_argument("--save-interval", type=int, default=20, help="iterations between checkpoints")
     parser.add_argument("--log-dir", default="logs")
     given = parser.parse_args(arguments)

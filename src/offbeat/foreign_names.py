@@ -280,6 +280,7 @@ def markdown() -> str:
         "",
         "- [metarl](coming_from_metarl.md)",
         "- [tmrl](coming_from_tmrl.md)",
+        "- [UniLab](coming_from_unilab.md)",
         "",
         "| name | in | name in Offbeat | how the value differs |",
         "|---|---|---|---|",

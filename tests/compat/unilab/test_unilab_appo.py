@@ -132,8 +132,6 @@ def test_a_model_with_rsl_rls_attributes_will_do() -> None:
             self.std_param = nn.Parameter(torch.ones(ACTIONS))
 
     class Model(nn.Module):
-        obs_dim = OBS
-
         def __init__(self, outputs: int, distribution: nn.Module | None) -> None:
             super().__init__()
             self.mlp, self.obs_normalizer, self.distribution = nn.Linear(OBS, outputs), nn.Identity(), distribution

@@ -101,7 +101,7 @@ def test_off_policy_learners_learn_with_64_environments(
     algo: str, free: list[str], tmp_path: Path, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "ENVS", 64)
-    found = example.main(["--algo", algo, *free, "--iterations", "300", "--log-dir", str(tmp_path)])
+    found = example.main(["--algo", algo, *free, "--iterations", "400", "--log-dir", str(tmp_path)])
     assert found > -400
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from own_learner import SMALL, Recorder, small
+from own_learner import SMALL, Actor, Recorder, small
 
 from offbeat.compat.unilab import (
     OffPolicyRunner,
@@ -256,6 +256,25 @@ def test_actor_kwargs_reach_the_actor_that_acts(tmp_path: Path) -> None:
     assert actions_of(loud).abs().mean() > actions_of(quiet).abs().mean() + 0.2
     with pytest.raises(UsageError, match=r"actor_kwargs=\{'loudness': 1\}"):
         small(actor_kwargs={"loudness": 1})
+
+
+class PerEnvironment(Actor):
+    """Has a noise scale of its own for each environment, like UniLab's TD3 actor."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__()
+        self.register_buffer("scales", torch.full((num_envs, 1), 0.1))
+
+    def explore(self, obs: Any, dones: Any = None, deterministic: bool = False, scale: float = 0.3) -> Any:
+        action = self(obs)
+        return action if deterministic else action + self.scales * torch.randn_like(action)
+
+
+@pytest.mark.parametrize("sync_collection", [True, False])
+def test_an_actor_may_have_a_buffer_with_a_row_for_each_environment(sync_collection: bool, tmp_path: Path) -> None:
+    learner = Recorder()
+    learner.actor = PerEnvironment(4)
+    assert trained(tmp_path, 2, learner=learner, sync_collection=sync_collection).update_count == 2
 
 
 @pytest.mark.parametrize("kind", [SACLearner, TD3Learner])

@@ -14,7 +14,7 @@ from offbeat.algorithms.torch import appo
 from offbeat.algorithms.torch.optimise import OPTIMISERS, make_optimiser
 from offbeat.algorithms.torch.returns import vtrace
 from offbeat.algorithms.torch.rollout import Minibatch, RolloutRows
-from offbeat.compat.unilab.algos.torch.appo.networks import make_networks
+from offbeat.compat.unilab.algos.torch.appo.networks import log_std, make_networks
 from offbeat.compat.unilab.algos.torch.appo.rollout import rollout_tensors
 from offbeat.compat.unilab.rsl_rl.models import MLPModel
 from offbeat.errors import UsageError
@@ -119,7 +119,7 @@ class APPOLearner:
         self.target_actor: Any = self._state.target.module.model
         self.last_update_metrics: dict[str, float] = {}
         self._calls = 0
-        size = networks[0](torch.zeros(1, actor.obs_dim, device=self._device, dtype=self._dtype)).shape[-1] // 2
+        size = log_std(actor.distribution).numel()
         self._spec = EnvSpec("rollouts", Layout(()), (-1.0,) * size, (1.0,) * size, (size,))
 
     @property

@@ -31,11 +31,12 @@ def explore(actor: Any, obs: Tensor, dones: Tensor, deterministic: bool, options
 class ActorPolicy:
     """Acts with a copy of the learner's actor. carry (N, 1 + M): 1 where an episode begins, and the actor's own memory.
 
-    An actor names its memory in `carried`: buffers (N, ...) without a place in its state dict.
+    An actor names its memory in `carried`: buffers (N, ...) without a place in its state dict. least: rows that the
+    actor gets at least, because its own buffers may have one for each environment; rows of zeros are added.
     """
 
-    def __init__(self, actor: nn.Module, options: Mapping[str, Any]) -> None:
-        self._actor, self._options = copy.deepcopy(actor).to("cpu").eval(), dict(options)
+    def __init__(self, actor: nn.Module, options: Mapping[str, Any], least: int = 1) -> None:
+        self._actor, self._options, self._least = copy.deepcopy(actor).to("cpu").eval(), dict(options), least
         self._carried: tuple[str, ...] = tuple(getattr(actor, "carried", ()))
         self._shapes = [getattr(actor, name).shape[1:] for name in self._carried]
         self._normaliser: tuple[Tensor, Tensor, float] | None = None
@@ -61,7 +62,8 @@ class ActorPolicy:
     def act(
         self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
-        x, memory = torch.from_numpy(np.ascontiguousarray(obs)), torch.from_numpy(np.ascontiguousarray(carry))
+        count, added = len(obs), max(0, self._least - len(obs))
+        x, memory = (torch.from_numpy(np.pad(each, ((0, added), (0, 0)))) for each in (obs, carry))
         if self._normaliser is not None:
             mean, scale, clip = self._normaliser
             x = ((x - mean) * scale).clip(-clip, clip)
@@ -70,9 +72,9 @@ class ActorPolicy:
             setattr(self._actor, name, part.reshape(len(part), *shape).clone())
         with seeded(0 if rng is None else int(rng.integers(2**62)), _CPU):
             action = explore(self._actor, x, memory[:, 0], rng is None, self._options)
-        kept = [getattr(self._actor, name).reshape(len(obs), -1).numpy() for name in self._carried]
-        after = np.concatenate([np.zeros((len(obs), 1), np.float32), *kept], 1)
-        return action.to(torch.float32).clip(-1.0, 1.0).numpy(), after, {}
+        kept = [getattr(self._actor, name).reshape(len(x), -1)[:count].numpy() for name in self._carried]
+        after = np.concatenate([np.zeros((count, 1), np.float32), *kept], 1)
+        return action[:count].to(torch.float32).clip(-1.0, 1.0).numpy(), after, {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +83,10 @@ class MakeActorPolicy:
 
     actor: nn.Module
     options: Mapping[str, Any] = field(default_factory=dict)
+    num_envs: int = 1
 
     def __call__(self, policy: Policy, spec: EnvSpec) -> Policy:
-        return ActorPolicy(self.actor, self.options)
+        return ActorPolicy(self.actor, self.options, self.num_envs)
 
 
 class Deterministic(nn.Module):

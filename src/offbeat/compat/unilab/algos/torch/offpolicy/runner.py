@@ -244,7 +244,7 @@ class OffPolicyRunner(AsyncRunner):
             "replay_kwargs": {"carry": ["terminated", "truncated"]},
             "hidden": hidden_sizes(self.actor_hidden_dim),
             "actor": MakeDeterministic(self._actor),
-            "exploration": MakeActorPolicy(self._actor, self._options),
+            "exploration": MakeActorPolicy(self._actor, self._options, self.num_envs),
             "normalise_observations": self.obs_normalization,
             "updates_per_iteration": self.updates_per_step,
             "policy_frequency": self.policy_frequency,
