@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import unilab_rollouts as rollouts
-from own_learner import Recorder, small
+from unilab_learner import Recorder, small
 
 from offbeat.compat.unilab import SACLearner, TD3Learner
 from offbeat.compat.unilab.algos.torch.offpolicy.state import pack_state, unpack_state

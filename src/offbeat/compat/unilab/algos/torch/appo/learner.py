@@ -272,8 +272,8 @@ def _processed(rows: Minibatch) -> dict[str, Tensor]:
     }
 
 
-def _config(given: dict[str, Any]) -> APPO:
-    """Our settings for UniLab's; an error names UniLab's."""
+def _check(given: dict[str, Any]) -> None:
+    """Refuses what is out of range, by UniLab's names."""
     if given["schedule"] not in ("fixed", "adaptive"):
         raise UsageError(f"schedule={given['schedule']!r} is unknown; use fixed or adaptive")
     if given["optimizer"] not in OPTIMISERS:
@@ -290,6 +290,11 @@ def _config(given: dict[str, Any]) -> APPO:
     for name, most in (("gamma", 1.0), ("lam", 1.0), ("tau", 1.0), ("value_loss_coef", float("inf"))):
         if not 0 <= given[name] <= most:
             raise UsageError(f"{name}={given[name]} is out of range: it must be from 0 to {most:g}")
+
+
+def _config(given: dict[str, Any]) -> APPO:
+    """Our settings for UniLab's."""
+    _check(given)
     adaptive = given["schedule"] == "adaptive" and given["desired_kl"] is not None
     control = (
         AdaptiveRate(

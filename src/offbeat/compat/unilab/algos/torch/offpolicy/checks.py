@@ -25,6 +25,15 @@ def check_algorithm(algo_type: str, learner: Any) -> None:
         raise UsageError(f"algo_type={algo_type!r} does not fit the learner, a {type(learner).__name__}; use {own!r}")
 
 
+def check_normaliser(learner: Any, obs_normalization: bool) -> None:
+    own = getattr(learner, "obs_normalizer", None)
+    if obs_normalization and own is not None and not isinstance(own, nn.Identity):
+        raise UsageError(
+            "obs_normalization=True, but the learner has an obs_normalizer of its own, so observations would be "
+            "normalised twice: switch one of them off"
+        )
+
+
 def check_threshold(threshold: int, capacity: int, replay_buffer_n: int, num_envs: int) -> None:
     if threshold > capacity:
         raise UsageError(

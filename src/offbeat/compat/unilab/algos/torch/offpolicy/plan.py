@@ -85,6 +85,14 @@ class Following:
         for name, value in self._compare(self.reward_history, 0.0).items():
             event.run.log(name, value)
 
+    def summary(self) -> dict[str, float | None]:
+        """Returns and lengths of the latest episodes; None before the first has ended."""
+        return {
+            "final_mean_reward": self.reward_history[-1] if self.reward_history else None,
+            "best_mean_reward": max(self.reward_history, default=None),
+            "mean_episode_length": float(np.mean(self.lengths)) if self.lengths else None,
+        }
+
     def on_update(self, event: UpdateEvent) -> None:
         if self._interval <= 0:
             return

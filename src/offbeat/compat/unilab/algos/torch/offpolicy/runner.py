@@ -19,6 +19,7 @@ from offbeat.compat.unilab.algos.torch.offpolicy.backend import check_learner
 from offbeat.compat.unilab.algos.torch.offpolicy.checks import (
     acting_actor,
     check_algorithm,
+    check_normaliser,
     check_numbers,
     check_threshold,
 )
@@ -92,6 +93,7 @@ class OffPolicyRunner(AsyncRunner):
     ) -> None:
         check_learner(learner)
         check_algorithm(algo_type, learner)
+        check_normaliser(learner, obs_normalization)
         check_numbers(
             num_envs=num_envs,
             replay_buffer_n=replay_buffer_n,
@@ -103,42 +105,35 @@ class OffPolicyRunner(AsyncRunner):
         super().__init__(
             env_name, env_cfg_override or {}, {}, device=device, sim_backend=sim_backend, num_envs=num_envs
         )
-        self.learner, self.algo_type = learner, algo_type
-        self.replay_buffer_n, self.batch_size = replay_buffer_n, batch_size
-        self.learning_starts = max(int(learning_starts), 0)
+        self.learner, self.algo_type, self.seed, self.batch_size = learner, algo_type, seed, batch_size
+        self.learning_starts, self.capacity = max(int(learning_starts), 0), num_envs * replay_buffer_n
         self.train_start_threshold = compute_train_start_threshold(batch_size, self.learning_starts, num_envs)
-        self.capacity = num_envs * replay_buffer_n
         check_threshold(self.train_start_threshold, self.capacity, replay_buffer_n, num_envs)
         self.updates_per_step, self.policy_frequency = updates_per_step, policy_frequency
-        self.sync_collection, self.env_steps_per_sync = sync_collection, env_steps_per_sync
+        self.replay_buffer_n, self.env_steps_per_sync = replay_buffer_n, env_steps_per_sync
+        self.sync_collection, self.obs_normalization = sync_collection, obs_normalization
         self.actor_hidden_dim, self.use_layer_norm = actor_hidden_dim, use_layer_norm
-        self.obs_normalization, self.seed = obs_normalization, seed
-        if obs_normalization and not isinstance(getattr(learner, "obs_normalizer", None), torch.nn.Identity | None):
-            raise UsageError(
-                "obs_normalization=True, but the learner has an obs_normalizer of its own, so observations would be "
-                "normalised twice: switch one of them off"
-            )
         self.trace_enabled, self.trace_output_dir = trace_enabled, trace_output_dir
         self.trace_thread_time, self.trace_cuda_events = trace_thread_time, trace_cuda_events
         self.last_run_summary: dict[str, Any] = {}
-        self._env = find_environment(env_name, sim_backend, num_envs)
+        self._plan = Plan(
+            num_envs, env_steps_per_sync, updates_per_step, self.train_start_threshold, sync_collection, replay_buffer_n
+        )
+        self._actor, self._options = self._fit_actor(actor_kwargs or {})
+
+    def _fit_actor(self, actor_kwargs: dict[str, Any]) -> tuple[torch.nn.Module, dict[str, Any]]:
+        """The actor that acts and its options, after the sizes of the environment are known and fit."""
+        self._env = find_environment(self.env_name, self.sim_backend, self.num_envs)
         self._state_key: str | None = None
         spec = self._find_spec()
         self.obs_dim, self.action_dim = spec.observation_size, spec.action_size
         self.critic_obs_dim = spec.state_size or spec.observation_size
-        self._actor, self._options = acting_actor(
-            learner,
-            algo_type,
-            (self.obs_dim, self.action_dim),
-            num_envs,
-            actor_hidden_dim,
-            use_layer_norm,
-            actor_kwargs or {},
+        sizes = self.obs_dim, self.action_dim
+        found = acting_actor(
+            self.learner, self.algo_type, sizes, self.num_envs, self.actor_hidden_dim, self.use_layer_norm, actor_kwargs
         )
-        check_actions(self._actor, self._options, num_envs, self.obs_dim, self.action_dim)
-        self._plan = Plan(
-            num_envs, env_steps_per_sync, updates_per_step, self.train_start_threshold, sync_collection, replay_buffer_n
-        )
+        check_actions(*found, self.num_envs, *sizes)
+        return found
 
     def _find_spec(self) -> EnvSpec:
         """The sizes of the environment; an entry `critic` of a Dict observation is what only critics see."""
@@ -199,9 +194,7 @@ class OffPolicyRunner(AsyncRunner):
         self.last_run_summary = {
             "status": "completed",
             "completed_iterations": max_iterations,
-            "final_mean_reward": following.reward_history[-1] if following.reward_history else None,
-            "best_mean_reward": max(following.reward_history, default=None),
-            "mean_episode_length": sum(following.lengths) / max(1, len(following.lengths)),
+            **following.summary(),
             "last_checkpoint": str(saved),
             "trace_path": None if trace is None else str(trace),
             "run": str(result.path),
