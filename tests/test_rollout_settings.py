@@ -12,7 +12,7 @@ from offbeat.errors import UsageError
 from offbeat.settings import flatten, make_config, run_settings, settings_of, train_settings, with_changes, write_yaml
 
 OF_REPLAY = {"updates_per_step", "random_steps", "warmup_steps", "capacity", "slack", "collect_ahead"} | {
-    *("pace", "replay", "replay_kwargs")
+    *("pace", "replay", "replay_kwargs", "update_every")
 }
 
 
