@@ -18,7 +18,7 @@ from offbeat.run.checkpoint import digest
 SMALL = ["--hidden", "32", "32", "--threads", "1", "--quiet"]
 FROM_REPLAY = ["--batch-size", "32", "--capacity", "700", "--warmup-steps", "100", "--random-steps", "150"]
 FROM_ROLLOUTS = ["--rollout-steps", "30", "--epochs", "4", "--minibatches", "5"]
-EVENTS = ["--log-every", "70", "--eval-every", "200", "--checkpoint-every", "130"]
+EVENTS = ["--log-every", "70", "--checkpoint-every", "130"]
 RUN = ["--eval-episodes", "2", "--max-episode-steps", "100", "--total-updates", "500", "--total-steps", "1000000"]
 EVERYTHING = [
     *("--n-step", "3", "--actor-every", "2", "--target-every", "2", "--layer-norm", "--max-grad-norm", "5"),
@@ -63,7 +63,10 @@ TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
 
 def _training(out: Path, algorithm: str, *settings: str) -> list[str]:
     kind = FROM_ROLLOUTS if find(algorithm).learns_from == "rollouts" else FROM_REPLAY
-    return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *EVENTS, *RUN, *settings]
+    # A process evaluates beside a user's own collector: how far training is when it has a result is a matter of time.
+    evaluations = ["--eval-every", "0" if "--collector" in settings else "200"]
+    events = [*EVENTS, *evaluations]
+    return ["train", algorithm, "--out", str(out), "--preset", "none", *SMALL, *kind, *events, *RUN, *settings]
 
 
 def _summary(path: Path) -> tuple[str, int]:
