@@ -207,11 +207,10 @@ class PerEnvironment(Actor):
         return action if deterministic else action + self.scales * torch.randn_like(action)
 
 
-@pytest.mark.parametrize("sync_collection", [True, False])
-def test_an_actor_may_have_a_buffer_with_a_row_for_each_environment(sync_collection: bool, tmp_path: Path) -> None:
+def test_an_actor_may_have_a_buffer_with_a_row_for_each_environment(tmp_path: Path) -> None:
     learner = Recorder()
     learner.actor = PerEnvironment(4)
-    assert trained(tmp_path, 2, learner=learner, sync_collection=sync_collection).update_count == 2
+    assert trained(tmp_path, 2, learner=learner).update_count == 2
 
 
 @pytest.mark.parametrize("kind", [SACLearner, TD3Learner])
