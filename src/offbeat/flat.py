@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Leaf:
+class FlatSetting:
     """One setting of a config: its flat key, the groups on the way to it, its type hint, and its field's metadata.
 
     title: the section of `--help` that it belongs to, if its field or its group names one.
@@ -29,24 +29,24 @@ class Leaf:
     title: str | None
 
 
-def leaves(owner: type) -> tuple[Leaf, ...]:
+def leaves(owner: type) -> tuple[FlatSetting, ...]:
     """The settings of a config class, in the order of its fields; groups surface without a prefix."""
     if owner not in _LEAVES:
         _LEAVES[owner] = tuple(_leaves(owner, ()))
     return _LEAVES[owner]
 
 
-_LEAVES: dict[type, tuple[Leaf, ...]] = {}
+_LEAVES: dict[type, tuple[FlatSetting, ...]] = {}
 
 
-def _leaves(owner: type, path: tuple[str, ...]) -> Iterator[Leaf]:
+def _leaves(owner: type, path: tuple[str, ...]) -> Iterator[FlatSetting]:
     hints = typing.get_type_hints(owner)
     for each in dataclasses.fields(owner):
         if "group" in each.metadata:
             yield from _leaves(each.metadata["group"], (*path, each.name))
         else:
             title = each.metadata["title"] or getattr(owner, "title", None)
-            yield Leaf(each.name, path, hints[each.name], each.metadata, title)
+            yield FlatSetting(each.name, path, hints[each.name], each.metadata, title)
 
 
 def values(config: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import distributions
 
 from offbeat.algorithms.configs import AdaptiveRate
 from offbeat.algorithms.torch import appo
-from offbeat.algorithms.torch.distributions import Categorical, Gaussian, MultiCategorical
+from offbeat.algorithms.torch.distributions import Categorical, GaussianHead, MultiCategorical
 from small_rollouts import BOX, BRANCHES, CHOICE, MOST, make, moved, rollout
 
 EXACT = AdaptiveRate(desired_kl=0.01, divergence="exact")
@@ -23,7 +23,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("own_std", [True, False])
 def test_the_divergence_of_gaussians_is_that_of_torch(own_std: bool) -> None:
-    head, (mean, mean0) = Gaussian(), normal(2, 6, 3)
+    head, (mean, mean0) = GaussianHead(), normal(2, 6, 3)
     log_std, log_std0 = 0.3 * normal(2, 3, seed=1)
     if own_std:
         found, before = head.parameters(mean, log_std), head.parameters(mean0, log_std0)

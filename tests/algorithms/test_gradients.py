@@ -12,7 +12,7 @@ from driven_learner import Learner
 from offbeat.algorithms.configs import Fixed
 from offbeat.algorithms.torch.differentiate import AutogradPass, ExplicitPass, Network
 from offbeat.algorithms.torch.distributions import squash, squash_gradient
-from offbeat.algorithms.torch.networks import MLP, Critics
+from offbeat.algorithms.torch.networks import MLP, StackedCritics
 from offbeat.settings import make_learner_config
 from specs import random_transitions, vector_spec
 
@@ -51,7 +51,9 @@ def test_stacked_critics_gradient_equals_autograd(activation: str, members: int,
     spec = vector_spec(5, 2, state=state)
     settings = {"activation": activation, "layer_norm": False}
     explicit, autograd = (
-        Network(Critics(spec, members, (16, 8), rng=np.random.default_rng(1), **settings).double(), explicit=each)
+        Network(
+            StackedCritics(spec, members, (16, 8), rng=np.random.default_rng(1), **settings).double(), explicit=each
+        )
         for each in (True, False)
     )
     parts, g = (_normal(7, 5), _normal(7, state), _normal(7, 2)), _normal(members, 7, seed=1)
@@ -84,7 +86,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("members", [1, 3])
 def test_fitting_is_forward_and_backward_in_one(explicit: bool, members: int) -> None:
     settings = {"activation": "relu", "layer_norm": False, "rng": np.random.default_rng(1)}
-    network = Network(Critics(vector_spec(5, 2), members, (16, 8), **settings).double(), explicit=explicit)
+    network = Network(StackedCritics(vector_spec(5, 2), members, (16, 8), **settings).double(), explicit=explicit)
     parts, others = ((_normal(7, 5, seed=each), _normal(7, 0), _normal(7, 2, seed=each)) for each in (0, 1))
     target, copied = _normal(7, seed=2), network.copy()
     out, tape = network.forward(*parts)
@@ -134,7 +136,9 @@ def test_an_update_in_blocks_equals_an_update_at_once(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_the_first_member_alone_is_the_first_of_all(explicit: bool) -> None:
-    critics = Critics(vector_spec(), 3, (8, 8), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
+    critics = StackedCritics(
+        vector_spec(), 3, (8, 8), activation="relu", layer_norm=False, rng=np.random.default_rng(0)
+    )
     network = Network(critics.double(), explicit=explicit)
     parts, g = (_normal(4, 5), _normal(4, 0), _normal(4, 2)), _normal(4, seed=1)
     with torch.no_grad():
@@ -148,7 +152,7 @@ def test_the_first_member_alone_is_the_first_of_all(explicit: bool) -> None:
 
 
 def test_gradient_at_an_input_leaves_the_parameters_gradient_alone() -> None:
-    critics = Critics(vector_spec(), 2, (8,), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
+    critics = StackedCritics(vector_spec(), 2, (8,), activation="relu", layer_norm=False, rng=np.random.default_rng(0))
     network = Network(critics.double())
     network.gradient.fill_(7.0)
     _, tape = network.forward(_normal(3, 5), _normal(3, 0), _normal(3, 2))
@@ -220,7 +224,7 @@ def test_a_network_leaves_its_earlier_outputs_alone(explicit: bool, threads: int
     settings = {"activation": "relu", "layer_norm": False, "rng": rng}
     generator, before = torch.Generator().manual_seed(1), torch.get_num_threads()
     torch.set_num_threads(threads)
-    modules = MLP((6, 8, 3), **settings), MLP((6, 1), **settings), Critics(spec, 2, (8,), **settings)
+    modules = MLP((6, 8, 3), **settings), MLP((6, 1), **settings), StackedCritics(spec, 2, (8,), **settings)
     for network in (Network(module.double(), explicit=explicit) for module in modules):
         target = network.copy()
         assert network.explicit == explicit

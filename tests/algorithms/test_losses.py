@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from offbeat.algorithms.torch.batch import Batch, BlockSums
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.distributions import Categorical, Gaussian, Head, MultiCategorical
+from offbeat.algorithms.torch.distributions import Categorical, GaussianHead, Head, MultiCategorical
 from offbeat.algorithms.torch.losses import (
     divergence,
     error_loss,
@@ -24,7 +24,7 @@ from offbeat.algorithms.torch.losses import (
     values_of_actions,
     weighted,
 )
-from offbeat.algorithms.torch.networks import Critics
+from offbeat.algorithms.torch.networks import StackedCritics
 from specs import vector_spec
 
 ROWS, SIZE = 200, 3
@@ -46,9 +46,9 @@ def indices(branches: list[int]) -> Tensor:
 def heads() -> list:
     own, none = normal(SIZE, seed=9) * 0.3, torch.zeros(0, dtype=torch.float64)
     return [
-        pytest.param(Gaussian(), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1), id="gaussian"),
-        pytest.param(Gaussian(), normal(ROWS, 2 * SIZE), none, normal(ROWS, SIZE, seed=1), id="dependent"),
-        pytest.param(Gaussian(True), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1).tanh(), id="squashed"),
+        pytest.param(GaussianHead(), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1), id="gaussian"),
+        pytest.param(GaussianHead(), normal(ROWS, 2 * SIZE), none, normal(ROWS, SIZE, seed=1), id="dependent"),
+        pytest.param(GaussianHead(True), normal(ROWS, SIZE), own, normal(ROWS, SIZE, seed=1).tanh(), id="squashed"),
         pytest.param(Categorical(), normal(ROWS, 5), none, torch.arange(ROWS).remainder(5).unsqueeze(1), id="choice"),
         pytest.param(MultiCategorical(UNEVEN), normal(ROWS, sum(UNEVEN)), none, indices(UNEVEN), id="uneven"),
         pytest.param(MultiCategorical(EVEN), normal(ROWS, sum(EVEN)), none, indices(EVEN), id="even"),
@@ -89,7 +89,7 @@ def test_likelihoods_are_torchs(head: Head, out: Tensor, log_std: Tensor, action
     base = torch.distributions.Independent(torch.distributions.Normal(mean, deviation), 1)
     torch.testing.assert_close(entropy, base.entropy())
     other = base
-    if isinstance(head, Gaussian) and head.squashed:
+    if isinstance(head, GaussianHead) and head.squashed:
         other = torch.distributions.TransformedDistribution(base, [torch.distributions.TanhTransform()])
     torch.testing.assert_close(log_prob, other.log_prob(action), rtol=1e-7, atol=1e-7)
 
@@ -110,8 +110,8 @@ def test_one_branch_is_a_single_choice() -> None:
 def test_squashed_likelihoods_hold_in_float32_at_the_bounds() -> None:
     action = torch.tensor([[0.999], [0.99999], [0.9999985], [1.0]])
     mean, log_std = torch.full((4, 1), 4.0), torch.zeros(1)
-    found, _, _ = Gaussian(True)(mean, log_std, action)
-    wanted, _, _ = Gaussian(True)(mean.double(), log_std.double(), action.double())
+    found, _, _ = GaussianHead(True)(mean, log_std, action)
+    wanted, _, _ = GaussianHead(True)(mean.double(), log_std.double(), action.double())
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-5)
 
 
@@ -162,7 +162,7 @@ def test_the_divergence_is_an_estimate_of_kl() -> None:
 
 def critics(members: int, explicit: bool) -> Network:
     settings = {"activation": "tanh", "layer_norm": False, "rng": np.random.default_rng(1)}
-    return Network(Critics(vector_spec(4, SIZE), members, (8,), **settings).double(), explicit=explicit)
+    return Network(StackedCritics(vector_spec(4, SIZE), members, (8,), **settings).double(), explicit=explicit)
 
 
 def batch(rows: int = 9) -> Batch:

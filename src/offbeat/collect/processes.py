@@ -15,7 +15,7 @@ from offbeat.collect.children import SECONDS_TO_CLOSE, Child, check_sendable
 from offbeat.collect.collector import CollectorReport
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING, STATES
-from offbeat.collect.worker_process import Job
+from offbeat.collect.worker_process import WorkerJob
 from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.memory import Memory
@@ -167,7 +167,7 @@ class Processes(ABC, Generic[SomeSlot]):
             self._context.max_crashes,
         )
 
-    def _job(self, slot: SomeSlot) -> Job:
+    def _job(self, slot: SomeSlot) -> WorkerJob:
         """What the next process of a slot is to do."""
         assert self._memory is not None
         context, control = self._context, slot.control
@@ -178,7 +178,7 @@ class Processes(ABC, Generic[SomeSlot]):
             slot.state = None  # a process has continued from it already
         starts = slot.child.boots
         generator = context.generator(slot.worker, starts) if slot.state is None else slot.state[1]["generator"]
-        return Job(
+        return WorkerJob(
             name=slot.child.name,
             make_stepper=context.stepper_maker(slot.first_env, slot.num_envs, worker=slot.worker, boot=boot),
             num_envs=slot.num_envs,

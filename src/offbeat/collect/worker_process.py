@@ -32,7 +32,7 @@ LONGEST_WAIT = 500_000_000
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """Everything that a worker process needs. state: where to continue; None begins new episodes.
 
     wants_infos: whether to send the final infos of episodes.
@@ -55,7 +55,7 @@ class Job:
 class Worker:
     """Makes vector steps while it has permits, and stores the rows in shared memory."""
 
-    def __init__(self, parent: Parent, job: Job, trace: Trace) -> None:
+    def __init__(self, parent: Parent, job: WorkerJob, trace: Trace) -> None:
         self._parent, self._trace = parent, trace
         control = self._control = Control(job.num_envs, job.control.map())
         control.heartbeat = time.monotonic_ns()
@@ -176,7 +176,7 @@ class Worker:
             raise EnvironmentHung("it took too long, and was interrupted")
 
 
-def work(parent: Parent, job: Job) -> None:
+def work(parent: Parent, job: WorkerJob) -> None:
     trace = open_trace(job.trace, job.name)
     try:
         with trace("start"):

@@ -27,7 +27,7 @@ EVENTS_SHOWN = 4
 NO_NUMBERS: Mapping[str, float] = {}
 
 
-class Progress(Protocol):
+class ShownProgress(Protocol):
     """The progress of a run. Properties may be expensive, because they are read only when a frame is drawn.
 
     return_100, length_100: means of the last 100 training episodes; None or NaN before the first one ended.
@@ -78,7 +78,7 @@ class Console:
         self._animated = not quiet and self._out.is_terminal and not self._out.is_dumb_terminal
         self._live: Live | None = None
         self._next_frame = math.inf  # `start` changes this on a terminal
-        self._progress: Progress | None = None
+        self._progress: ShownProgress | None = None
         self._evaluation = self._best = self._waits = ""
         self._user_metrics: dict[str, float] = {}
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
@@ -105,7 +105,7 @@ class Console:
                 self._live.start(refresh=True)
             self._next_frame = 0.0
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: ShownProgress) -> None:
         """Draws a frame if one is due, else returns at once; cheap enough to call in every iteration."""
         self._progress = progress  # always kept, so that the last frame shows the end of the run
         if time.monotonic() >= self._next_frame:
@@ -243,7 +243,7 @@ class Console:
         table.add_row("files", Text(str(self.run_path), style="cyan"))
         return Panel(table, title="offbeat", title_align="left", border_style="dim", padding=(0, 1))
 
-    def _progress_rows(self, table: Table, progress: Progress) -> None:
+    def _progress_rows(self, table: Table, progress: ShownProgress) -> None:
         step, updates = progress.step, progress.updates
         steps_rate, updates_rate = progress.steps_per_second, progress.updates_per_second
         done = self._done(step, updates)

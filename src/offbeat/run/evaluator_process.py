@@ -23,7 +23,7 @@ NICENESS = 5
 
 
 @dataclass(frozen=True)
-class Job:
+class EvaluatorJob:
     """What the evaluation process needs. trace: the trace file, and whether spans carry CPU time; None: no trace."""
 
     make_vector: Callable[[], Vector]
@@ -35,7 +35,7 @@ class Job:
     trace: tuple[Path, bool] | None
 
 
-def work(parent: Parent, job: Job) -> None:
+def work(parent: Parent, job: EvaluatorJob) -> None:
     """Evaluates the newest weights at each request, until a message other than "evaluate" arrives."""
     os.nice(NICENESS)
     trace = open_trace(job.trace, "evaluation")

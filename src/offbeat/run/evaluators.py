@@ -15,7 +15,7 @@ from offbeat.errors import OffbeatError
 from offbeat.memory import Memory
 from offbeat.policies import Policy
 from offbeat.run.evaluation import Evaluation, run_episodes
-from offbeat.run.evaluator_process import Job
+from offbeat.run.evaluator_process import EvaluatorJob
 from offbeat.trace import Trace
 from offbeat.weights.publication import Publication
 from offbeat.weights.shared import SharedWeights, WeightsLayout, weights_layout
@@ -159,10 +159,10 @@ class ProcessEvaluator:
         self._memories = [weights, control]
         self._weights, self._control = SharedWeights(layout, weights.map()), Control(1, control.map())
 
-        def job() -> Job:
+        def job() -> EvaluatorJob:
             self._control.state, self._control.heartbeat = STARTING, time.monotonic_ns()
             memories = weights, control, layout
-            return Job(self._make_vector, self._make_policy, self._episodes, *memories, self._trace_file)
+            return EvaluatorJob(self._make_vector, self._make_policy, self._episodes, *memories, self._trace_file)
 
         descriptors = [each.descriptor for each in self._memories]
         return Child("evaluation", "offbeat.run.evaluator_process", job, descriptors, self._max_crashes)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from offbeat.algorithms.configs import Config, Run
-from offbeat.algorithms.configs.on_policy import RolloutQueue
+from offbeat.algorithms.configs.on_policy import QueueUse
 from offbeat.algorithms.registry import Algorithm
 from offbeat.errors import OffbeatError
 from offbeat.references import make_own
@@ -79,7 +79,7 @@ def from_rollouts(
 ) -> tuple[Experience, Pace]:
     run, own = config.run, cast(Any, config.learner)
     asynchronous = algorithm.own_rollouts and run.collection.collectors > 0
-    queue = getattr(own, "rollout_queue", RolloutQueue())
+    queue = getattr(own, "rollout_queue", QueueUse())
     slots, when_full, reuse = queue.queue, queue.when_full, queue.sample_reuse
     if when_full == "drop-oldest":
         slots += 1  # the rollout being filled has a slot of its own, or it would take the only one from what waits

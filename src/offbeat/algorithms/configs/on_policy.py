@@ -178,7 +178,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class RolloutQueue:
+class QueueUse:
     """How rollouts wait for the learner, and how often each is used."""
 
     title: ClassVar[str] = "collectors"
@@ -201,4 +201,4 @@ class APPO(PPO):
     rollouts: RolloutUse = group(RolloutUse, rollout_steps=512, epochs=5, minibatches=8)
     target: ReferencePolicy = group(ReferencePolicy)
     correction: Correction = group(Correction)
-    rollout_queue: RolloutQueue = group(RolloutQueue)
+    rollout_queue: QueueUse = group(QueueUse)

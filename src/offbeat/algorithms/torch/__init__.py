@@ -5,15 +5,15 @@ from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.losses import weighted
 from offbeat.algorithms.torch.minimise import minimise
-from offbeat.algorithms.torch.networks import MLP, Critics, Values
+from offbeat.algorithms.torch.networks import MLP, StackedCritics, Values
 from offbeat.algorithms.torch.optimise import Optimiser, make_optimiser
 
 __all__ = [
     "MLP",
     "Batch",
-    "Critics",
     "Network",
     "Optimiser",
+    "StackedCritics",
     "Values",
     "make_actor_and_critics",
     "make_network",

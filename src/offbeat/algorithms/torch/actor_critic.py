@@ -14,7 +14,7 @@ from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCrit
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import (
     MLP,
-    Critics,
+    StackedCritics,
     UserCritics,
     UserNetwork,
     UserSampler,
@@ -59,7 +59,7 @@ def make_network(config: Any, name: str, module: nn.Module, device: torch.device
         raise UsageError(f"your {name} has no parameter that could learn; use a module that has some")
     explicit = config.optimisation.gradients == "auto" and device.type == "cpu"
     inner = module.mlp if isinstance(module, WithLogStd) else module
-    rename = short_name if isinstance(inner, MLP | Critics | Values) else user_name
+    rename = short_name if isinstance(inner, MLP | StackedCritics | Values) else user_name
     return Network(module.to(device, dtype), rename, explicit, config.optimisation.compile)
 
 
@@ -98,7 +98,7 @@ def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
-    return Critics(spec, config.critic_networks.critics, hidden, **settings)
+    return StackedCritics(spec, config.critic_networks.critics, hidden, **settings)
 
 
 def describe_policy(config: Any, head: str, own: Reference | None, **details: Any) -> dict[str, Any]:

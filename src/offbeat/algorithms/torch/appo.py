@@ -32,7 +32,7 @@ from offbeat.algorithms.torch.actor_critic import (
 )
 from offbeat.algorithms.torch.batch import mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.algorithms.torch.distributions import Categorical, Gaussian, Head, MultiCategorical
+from offbeat.algorithms.torch.distributions import Categorical, GaussianHead, Head, MultiCategorical
 from offbeat.algorithms.torch.losses import divergence, policy_loss, standardise, value_loss
 from offbeat.algorithms.torch.networks import (
     MLP,
@@ -138,7 +138,7 @@ def head(config: PPO, spec: EnvSpec) -> Head:
     """What the actor's output means."""
     if spec.choices is not None:
         return Categorical()
-    return MultiCategorical(spec.branches) if spec.branches else Gaussian(config.policy.squash)
+    return MultiCategorical(spec.branches) if spec.branches else GaussianHead(config.policy.squash)
 
 
 def log_std(actor: Network) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms.torch.networks import MLP, Critics, Layer, Values, WithLogStd
+from offbeat.algorithms.torch.networks import MLP, Layer, StackedCritics, Values, WithLogStd
 from offbeat.algorithms.torch.products import empty_matrix, is_narrow, product, product_by_member
 
 Tape = Any
@@ -209,7 +209,7 @@ class ExplicitPass:
         self._biases = [layer.bias.data[which] for layer in layers]
         self._rows_of_bias = [bias if bias.ndim == 1 else bias.unsqueeze(1) for bias in self._biases]
         self._members = mlp.members if member is None else None
-        self._scalar = isinstance(module, Critics) and module.scalar
+        self._scalar = isinstance(module, StackedCritics) and module.scalar
         self._activate, self._deactivate = _FROM_RESULT[mlp.activation_name]
         self._sizes, self._which = [each for layer in layers for each in (layer.weight, layer.bias)], which
         self.spaces: Spaces = {} if spaces is None else spaces
@@ -352,5 +352,5 @@ class ExplicitPass:
 
 
 def _mlp_of(module: nn.Module) -> MLP | None:
-    inner = module.mlp if isinstance(module, Critics | Values | WithLogStd) else module
+    inner = module.mlp if isinstance(module, StackedCritics | Values | WithLogStd) else module
     return inner if isinstance(inner, MLP) else None

@@ -43,7 +43,7 @@ class Head(Protocol):
         ...
 
 
-class Gaussian:
+class GaussianHead:
     """Independent normal actions; squashed, their tanh is what acts.
 
     out (B, A): means, with log_std (A,) a parameter of its own; or (B, 2A): means and log standard deviations, with

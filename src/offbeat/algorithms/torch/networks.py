@@ -103,7 +103,7 @@ class MLP(nn.Module):
         return out
 
 
-class Critics(nn.Module):
+class StackedCritics(nn.Module):
     """E critics as one stacked MLP over observation, privileged state and action: -> (E, B).
 
     For Discrete actions they take no action and return the values of all: -> (E, B, choices).

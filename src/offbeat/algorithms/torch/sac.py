@@ -127,7 +127,7 @@ def sample_gradient(config: SAC, actor: Network, tape: Tape, d_action: Tensor, d
 
 
 @dataclass(frozen=True)
-class Block:
+class SampledBlock:
     """Rows of a batch, the policy's noise (2, B, A) for s and s', and its actions at both, where they are known."""
 
     batch: Batch
@@ -143,21 +143,21 @@ class Block:
         return self.samples[1] if self.samples else sample(config, actor, self.batch.next_obs, self.noise[1], False)
 
 
-def sample_blocks(state: SACState, config: SAC, batch: Batch, noise: Tensor) -> list[Block]:
+def sample_blocks(state: SACState, config: SAC, batch: Batch, noise: Tensor) -> list[SampledBlock]:
     """The batch in blocks. The actor takes s and s' of a single block in one pass, which is faster than two."""
     count, explicit = len(batch), state.actor.explicit and state.critic.explicit
     parts = blocks(count, explicit)
     if len(parts) > 1 or not explicit:
-        return [Block(batch.rows(rows), noise[:, rows]) for rows in parts]
+        return [SampledBlock(batch.rows(rows), noise[:, rows]) for rows in parts]
     both = torch.cat((batch.obs, batch.next_obs))
     action, log_prob, (tape, saved) = sample(config, state.actor, both, noise.flatten(0, 1))
     tapes = state.actor.tape_of_first_rows(tape, count), tuple(each[:count] for each in saved)
     at_obs, at_next = (action[:count], log_prob[:count], tapes), (action[count:], log_prob[count:], None)
-    return [Block(batch, noise, (at_obs, at_next))]
+    return [SampledBlock(batch, noise, (at_obs, at_next))]
 
 
 def update_critic(
-    state: SACState, config: SAC, parts: list[Block], members: Tensor | None, temperature: Tensor, rate: float
+    state: SACState, config: SAC, parts: list[SampledBlock], members: Tensor | None, temperature: Tensor, rate: float
 ) -> tuple[dict[str, Tensor], Tensor]:
     """One step on  1/2 sum_e mean (Q_e(s, a) - y)^2.  Returns metrics and the TD errors Q_e - y (E, B)."""
     sums, count = BlockSums(), sum(len(block.batch) for block in parts)
@@ -178,7 +178,7 @@ def update_critic(
 
 
 def update_actor(
-    state: SACState, config: SAC, parts: list[Block], temperature: Tensor, rate: float
+    state: SACState, config: SAC, parts: list[SampledBlock], temperature: Tensor, rate: float
 ) -> dict[str, Tensor]:
     """One step on  mean (temperature * log pi(a|s) - min_e Q_e(s, a)),  or with the mean over e."""
     sums, count = BlockSums(), sum(len(block.batch) for block in parts)

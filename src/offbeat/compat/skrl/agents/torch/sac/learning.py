@@ -79,7 +79,7 @@ class Policy:
 
 
 @dataclass
-class Seen:
+class TrackedUpdate:
     """Tensors of one update, for tracking: targets y (B,), and the critics' values (2, B) of the policy's actions."""
 
     target: Tensor
@@ -107,7 +107,7 @@ class OwnModelsSAC:
         self._precision, self._scaler = precision, scaler
         self._network = ScaledNetwork if scaler.is_enabled() else Network
         self.watch = False
-        self.seen: list[Seen] = []
+        self.seen: list[TrackedUpdate] = []
         self._values: list[Tensor] = []  # of the critics, by pass: of the actions taken, of the policy's
 
     def init(
@@ -158,16 +158,16 @@ class OwnModelsSAC:
         if self._scaler.is_enabled():
             self._scaler.update()
         if log_temperature is not None:
-            self._see(config, spec, metrics, errors, log_temperature)
+            self._track(config, spec, metrics, errors, log_temperature)
         return metrics, errors
 
-    def _see(
+    def _track(
         self, config: SACConfig, spec: EnvSpec, metrics: Mapping[str, Tensor], errors: Tensor, log_temperature: Tensor
     ) -> None:
         goal = target_entropy(config, spec.action_size)
         entropy_loss = None if goal is None else log_temperature * (metrics["entropy"] - goal)
         taken, drawn = self._values
-        self.seen.append(Seen(taken[0] - errors[0], drawn, entropy_loss))
+        self.seen.append(TrackedUpdate(taken[0] - errors[0], drawn, entropy_loss))
 
     def _prepared(self, batch: Batch) -> Batch:
         """The batch with preprocessed observations and states side by side."""

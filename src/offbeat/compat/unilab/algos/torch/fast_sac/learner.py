@@ -96,11 +96,11 @@ class SACLearner:
             sac.update_temperature(self._state, self._config, 0.0, found["entropy"], self._rates["temperature"])
         return found
 
-    def _blocks(self, batch: Mapping[str, Tensor]) -> list[sac.Block]:
+    def _blocks(self, batch: Mapping[str, Tensor]) -> list[sac.SampledBlock]:
         whole = to_batch(batch, self._spec, self._gamma, self._state.actor.flat)
         noise = torch.randn(2, len(whole), self._spec.action_size, device=whole.obs.device, dtype=whole.obs.dtype)
         explicit = self._state.actor.explicit and self._state.critic.explicit
-        return [sac.Block(whole.rows(rows), noise[:, rows]) for rows in blocks(len(whole), explicit)]
+        return [sac.SampledBlock(whole.rows(rows), noise[:, rows]) for rows in blocks(len(whole), explicit)]
 
     def soft_update_target(self) -> None:
         """Moves the target critics by tau."""
