@@ -139,6 +139,7 @@ def recording(**changes: Any) -> Recording:
 
 
 def small_dqn(**changes: Any) -> DQN:
+    torch.manual_seed(1)  # of a few ReLU units all may be dead
     env = MetaRLEnv(Line())
     qf = changes.pop("qf", None) or DiscreteMLPQFunction(env.spec, hidden_sizes=(8,))
     policy = DiscreteQfDerivedPolicy(env.spec, qf)
@@ -148,6 +149,7 @@ def small_dqn(**changes: Any) -> DQN:
 
 
 def small_ddpg(**changes: Any) -> DDPG:
+    torch.manual_seed(1)
     env = MetaRLEnv(Reach())
     policy = DeterministicMLPPolicy(env.spec, hidden_sizes=(8,), output_nonlinearity=torch.tanh)
     qf = ContinuousMLPQFunction(env.spec, hidden_sizes=(8,))

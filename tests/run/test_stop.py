@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ class Clock:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_that_come_together_are_one_request_and_a_later_one_ends_at_once(number: int) -> None:
+def test_signals_that_come_together_are_one_request_and_a_later_one_ends_at_once(
+    number: int, request: pytest.FixtureRequest
+) -> None:
+    # The tests themselves may run under nohup, where SIGHUP is ignored.
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
     clock = Clock()
     with Stop(clock) as stop:
         assert not stop()
