@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,10 @@ def test_a_collector_continues_from_its_snapshot(kind: Kind, drive: Callable[...
     straight = drive(kind, "Pendulum-v1")
     straight.collector.publish(publication(0))
     straight.run(3 * STEPS * NUM_ENVS)
+    straight.collector.allow(straight.rows + 100)  # so that it may be in the middle of a step
+    straight.poll()
     state = straight.collector.snapshot()
+    time.sleep(0.05)  # a step that is still under way, and is not part of the snapshot, would be made now
     straight.take(state.chunks)
     before, counted = len(straight.chunks), straight.ledger.state()
     generator = straight.context.rng.bit_generator.state
