@@ -50,7 +50,7 @@ class Part:
 PARTS = {
     "replay": Part("replay", Prioritised, "own_parts.replay:Prioritised", beside={"replay_kwargs": {"alpha": 0.9}}),
     "recent": Part("replay", Recent, "own_parts.recent:Recent"),
-    "collector": Part("collector", Background, "own_parts.collector:Background", beside={"slack": 0}),
+    "collector": Part("collector", Background, "own_parts.collector:Background", beside={"slack": 0, "eval_every": 0}),
     "exploration": Part("exploration", PinkNoise, "own_parts.exploration:PinkNoise"),
     "schedule": Part("actor_schedule", warm_up_and_fall, "own_parts.schedules:warm_up_and_fall"),
     "scheduler": Part(
