@@ -39,6 +39,7 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Compare speed and memory
 	$(BIN)/python benchmarks/command.py
 	$(BIN)/python benchmarks/async.py
 	$(BIN)/python benchmarks/appo.py
+	$(BIN)/python benchmarks/coming_from.py
 
 results: $(VENV)/.dev ## Train every task of docs/results.md, five seeds each (hours; continues after an interrupt)
 	$(BIN)/python benchmarks/published.py

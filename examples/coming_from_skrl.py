@@ -1,13 +1,14 @@
 """A script for skrl, on Offbeat: SAC on Pendulum with models of your own. Only the import lines differ.
 
-python examples/coming_from_skrl.py --timesteps 6000
+python examples/coming_from_skrl.py --timesteps 10000
 
 To continue a run that was killed, name its directory and change nothing else:
 
-OFFBEAT_RESUME=runs/skrl/pendulum python examples/coming_from_skrl.py --timesteps 6000
+OFFBEAT_RESUME=runs/skrl/pendulum python examples/coming_from_skrl.py --timesteps 10000
 """
 
 import argparse
+import itertools
 import os
 
 import gymnasium as gym
@@ -22,19 +23,19 @@ from offbeat.compat.skrl.trainers.torch import SequentialTrainer
 from offbeat.compat.skrl.utils import set_seed
 
 
+def layers(sizes):
+    """Linear layers of these sizes with ReLU between them."""
+    pairs = [(nn.Linear(*pair), nn.ReLU()) for pair in itertools.pairwise(sizes)]
+    return nn.Sequential(*itertools.chain(*pairs))[:-1]
+
+
 class Policy(GaussianMixin, Model):
     """Normal actions in the environment's own units: Pendulum takes torques from -2 to 2."""
 
-    def __init__(self, observation_space, action_space, device):
+    def __init__(self, observation_space, action_space, device, hidden):
         Model.__init__(self, observation_space=observation_space, action_space=action_space, device=device)
         GaussianMixin.__init__(self, clip_actions=True)
-        self.net = nn.Sequential(
-            nn.Linear(self.num_observations, 64),
-            nn.ReLU(),
-            nn.Linear(64, 64),
-            nn.ReLU(),
-            nn.Linear(64, self.num_actions),
-        )
+        self.net = layers([self.num_observations, *hidden, self.num_actions])
         self.log_std = nn.Parameter(torch.zeros(self.num_actions))
 
     def compute(self, inputs, role):
@@ -42,16 +43,10 @@ class Policy(GaussianMixin, Model):
 
 
 class Critic(DeterministicMixin, Model):
-    def __init__(self, observation_space, action_space, device):
+    def __init__(self, observation_space, action_space, device, hidden):
         Model.__init__(self, observation_space=observation_space, action_space=action_space, device=device)
         DeterministicMixin.__init__(self)
-        self.net = nn.Sequential(
-            nn.Linear(self.num_observations + self.num_actions, 64),
-            nn.ReLU(),
-            nn.Linear(64, 64),
-            nn.ReLU(),
-            nn.Linear(64, 1),
-        )
+        self.net = layers([self.num_observations + self.num_actions, *hidden, 1])
 
     def compute(self, inputs, role):
         return self.net(torch.cat([inputs["observations"], inputs["taken_actions"]], dim=1)), {}
@@ -74,26 +69,18 @@ def evaluate(agent, env, episodes):
     return sum(returns) / len(returns)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--timesteps", type=int, default=6000)
-    parser.add_argument("--learning-starts", type=int, default=200)
-    parser.add_argument("--checkpoint-interval", type=int, default=1000)
-    parser.add_argument("--episodes", type=int, default=10, help="episodes of the evaluation at the end")
-    parser.add_argument("--directory", default="runs/skrl")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-
+def make_trainer(options):
+    """The trainer of a new agent."""
     set_seed(options.seed)
     env = wrap_env(gym.make("Pendulum-v1"))
-    spaces = env.observation_space, env.action_space
-    models = {"policy": Policy(*spaces, env.device)}
+    own = env.observation_space, env.action_space, env.device, options.hidden
+    models = {"policy": Policy(*own)}
     for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
-        models[name] = Critic(*spaces, env.device)
+        models[name] = Critic(*own)
     memory = RandomMemory(memory_size=20_000, num_envs=env.num_envs, device=env.device)
 
     cfg = SAC_CFG()
-    cfg.batch_size = 64
+    cfg.batch_size = options.batch_size
     cfg.discount_factor = 0.98
     cfg.learning_rate = 1e-3
     cfg.random_timesteps = cfg.learning_starts = options.learning_starts
@@ -110,13 +97,26 @@ def main():
         action_space=env.action_space,
         device=env.device,
     )
-    trainer = SequentialTrainer(
-        env=env, agents=agent, cfg={"timesteps": options.timesteps, "headless": True, "disable_progressbar": None}
-    )
-    trainer.train()
+    settings = {"timesteps": options.timesteps, "headless": True, "disable_progressbar": None}
+    return SequentialTrainer(env=env, agents=agent, cfg=settings)
 
-    agent.save(os.path.join(options.directory, "pendulum.pt"))
-    print(f"mean return: {evaluate(agent, env, options.episodes):.1f}")
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--timesteps", type=int, default=10_000)
+    parser.add_argument("--learning-starts", type=int, default=200)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--checkpoint-interval", type=int, default=1000)
+    parser.add_argument("--episodes", type=int, default=10, help="episodes of the evaluation at the end")
+    parser.add_argument("--directory", default="runs/skrl")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+
+    trainer = make_trainer(options)
+    trainer.train()
+    trainer.agents.save(os.path.join(options.directory, "pendulum.pt"))
+    print(f"mean return: {evaluate(trainer.agents, trainer.env, options.episodes):.1f}")
 
 
 if __name__ == "__main__":

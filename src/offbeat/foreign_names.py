@@ -279,6 +279,7 @@ def markdown() -> str:
         "Scripts for these projects run with other imports alone:",
         "",
         "- [metarl](coming_from_metarl.md)",
+        "- [skrl](coming_from_skrl.md): SAC for PyTorch",
         "- [tmrl](coming_from_tmrl.md)",
         "- [UniLab](coming_from_unilab.md)",
         "",

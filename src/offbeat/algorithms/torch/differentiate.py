@@ -145,9 +145,11 @@ class AutogradPass:
         return out.detach().clone() if self._graphs else out.detach(), (inputs, out)
 
     def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, into: Tensor, add: bool) -> Tensor:
-        out, tape = self.forward(*parts)
-        self.to_parameters(tape, gradient(out), into, add)
-        return out
+        with torch.enable_grad():
+            out = self._module(*parts)
+        values = out.detach().clone() if self._graphs else out.detach()
+        self.to_parameters(((), out), gradient(values), into, add)
+        return values
 
     def tape_of_first_rows(self, tape: Tape, count: int) -> Tape:
         inputs, out = tape
@@ -156,7 +158,7 @@ class AutogradPass:
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         _, out = tape
-        found = filled(torch.autograd.grad(out, self._parameters, gradient, allow_unused=True), self._parameters)
+        found = filled(_differentiated(out, self._parameters, gradient), self._parameters)
         parts = [each.reshape(-1) for each in found]
         if add:
             into.add_(torch.cat(parts))
@@ -167,7 +169,16 @@ class AutogradPass:
         inputs, out = tape
         if which is not None:
             gradient = torch.zeros_like(out).scatter_(0, which.unsqueeze(0), gradient.unsqueeze(0))
-        return filled(torch.autograd.grad(out, inputs[part], gradient, allow_unused=True), [inputs[part]])[0]
+        return filled(_differentiated(out, [inputs[part]], gradient), [inputs[part]])[0]
+
+
+def _differentiated(out: Tensor, at: Sequence[Tensor], gradient: Tensor) -> Sequence[Tensor | None]:
+    """torch.autograd.grad, without its checks: for a small network they take a tenth of the time."""
+    engine = torch.autograd.Variable._execution_engine
+    found: Sequence[Tensor | None] = engine.run_backward(
+        (out,), (gradient,), False, False, tuple(at), allow_unreachable=True, accumulate_grad=False
+    )
+    return found
 
 
 def filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:

@@ -66,6 +66,7 @@ class Agent(ABC):
         self.checkpoint_modules: dict[str, Any] = {}
         self.checkpoint_best_modules: dict[str, Any] = {"timestep": 0, "reward": -np.inf, "saved": True, "modules": {}}
         self.writer: TensorBoard | None = None
+        self._modes: list[_ModelMode] | None = None
         self.experiment_dir = os.environ.get(RESUME) or os.path.join(
             cfg.experiment.directory or os.path.join(os.getcwd(), "runs"),
             cfg.experiment.experiment_name or f"{datetime.datetime.now():%y-%m-%d_%H-%M-%S-%f}_{type(self).__name__}",
@@ -88,6 +89,7 @@ class Agent(ABC):
         timesteps = int(settings.get("timesteps", 0))
         self.write_interval = timesteps // 100 if self.write_interval == "auto" else self.write_interval
         self.checkpoint_interval = timesteps // 10 if self.checkpoint_interval == "auto" else self.checkpoint_interval
+        self._modes = None  # models may have got other submodules since
         if self.cfg.experiment.wandb:
             self._open_wandb(settings)
         if self.write_interval > 0 and self.writer is None:
@@ -176,9 +178,10 @@ class Agent(ABC):
 
     def enable_models_training_mode(self, enabled: bool = True) -> None:
         """Training (True) or evaluation mode of all models."""
-        for model in self.models.values():
-            if model is not None:
-                _set_mode(model, enabled)
+        if self._modes is None:
+            self._modes = [_ModelMode(model) for model in self.models.values() if model is not None]
+        for mode in self._modes:
+            mode.set(enabled)
 
     # Files.
 
@@ -239,15 +242,24 @@ class Agent(ABC):
             best.update(timestep=timestep, reward=mean, saved=False, modules=self._module_states())
 
 
-def _set_mode(model: Any, training: bool) -> None:
-    """As `model.enable_training_mode`; without the calls for each submodule, where none of them has its own `train`."""
-    plain = getattr(type(model), "enable_training_mode", None) is Model.enable_training_mode
-    modules = list(model.modules()) if plain else []
-    if not plain or any(type(each).train is not nn.Module.train for each in modules):
-        model.enable_training_mode(training)
-        return
-    for each in modules:
-        each.__dict__["training"] = training
+class _ModelMode:
+    """Sets a model's mode as its `enable_training_mode` does; twice per update, so without a call for each submodule.
+
+    The calls are made where the model or a submodule has such a method of its own.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model, modules = model, list(model.modules())
+        plain = getattr(type(model), "enable_training_mode", None) is Model.enable_training_mode
+        plain = plain and all(type(each).train is nn.Module.train for each in modules)
+        self._attributes = [each.__dict__ for each in modules] if plain else None
+
+    def set(self, training: bool) -> None:
+        if self._attributes is None:
+            self._model.enable_training_mode(training)
+            return
+        for each in self._attributes:
+            each["training"] = training
 
 
 def _interval(name: str, value: Any) -> Any:

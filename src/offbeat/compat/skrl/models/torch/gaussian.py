@@ -17,6 +17,39 @@ REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "prod": torch.prod, "none": 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
+class _Draw(torch.autograd.Function):
+    """Actions  mean + std * noise,  clipped to limits, and the log-density (batch, A) of each component.
+
+    One function with its gradient written out, because autograd would keep a dozen small steps.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor, low: Any, high: Any) -> tuple[Tensor, Tensor]:
+        moved = log_std.exp() * noise
+        actions, score = mean + moved, noise
+        ctx.inside = None
+        if low is not None or high is not None:
+            drawn = actions
+            actions = torch.clamp(drawn, min=low, max=high)
+            ctx.inside = actions == drawn
+            score = (actions - mean) * (-log_std).exp()
+        ctx.save_for_backward(moved, log_std, score)
+        return actions, -(torch.addcmul(log_std, score, score, value=0.5) + _HALF_LOG_TAU)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Inside the limits the score is the noise:  d log p / d log std = -1.  Outside, the action is constant:
+        d log p / d mean = score / std,  d log p / d log std = score^2 - 1.
+        """
+        d_actions, d_log_prob = gradients
+        moved, log_std, score = ctx.saved_tensors
+        d_mean, d_log_std = d_actions, d_actions * moved - d_log_prob
+        if ctx.inside is not None:
+            d_mean = torch.where(ctx.inside, d_mean, d_log_prob * score * (-log_std).exp())
+            d_log_std = torch.where(ctx.inside, d_log_std, d_log_prob * (score * score - 1.0))
+        return d_mean, d_log_std.sum_to_size(log_std.shape), None, None, None
+
+
 class GaussianMixin:
     """`act` for a policy whose `compute` returns means (batch, A) and {"log_std": (A,) or (batch, A)}.
 
@@ -61,13 +94,11 @@ class GaussianMixin:
         if self._log_std_limits is not None:
             log_std = outputs["log_std"] = log_std.clamp(*self._log_std_limits)
         self._moments = mean, log_std
-        noise = torch.randn_like(mean)
-        actions = torch.addcmul(mean, log_std.exp(), noise)
-        if self._clip_actions:
-            actions = self._clipped(actions)
-        taken = inputs.get("taken_actions", actions if self._clip_actions else None)
-        score = noise if taken is None else (taken - mean) * (-log_std).exp()
-        log_prob = -(torch.addcmul(log_std, score, score, value=0.5) + _HALF_LOG_TAU)
+        limits = self._limits if self._clip_actions else (None, None)
+        actions, log_prob = _Draw.apply(mean, log_std, torch.randn_like(mean), *limits)
+        if "taken_actions" in inputs:
+            score = (inputs["taken_actions"] - mean) * (-log_std).exp()
+            log_prob = -(torch.addcmul(log_std, score, score, value=0.5) + _HALF_LOG_TAU)
         if self._reduction is not None:
             log_prob = self._reduction(log_prob, dim=-1, keepdim=True)
         outputs["log_prob"], outputs["mean_actions"] = log_prob, mean

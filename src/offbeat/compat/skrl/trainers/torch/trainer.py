@@ -62,6 +62,8 @@ class Position:
     states: Tensor | None
 
     def rows(self, scope: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+        if scope[1] - scope[0] == len(self.observations):
+            return self.observations, self.states
         rows = slice(*scope)
         return self.observations[rows], None if self.states is None else self.states[rows]
 
@@ -153,14 +155,15 @@ class Trainer:
             self._track("Stats / Env stepping time (ms)", timer.elapsed_time_ms)
             if not self.cfg.headless and timestep % self.cfg.render_interval == 0:
                 self.env.render()
+            step = {"actions": actions, "rewards": rewards, "terminated": terminated, "truncated": truncated}
             calls = []
             for scope in self.scopes:
-                rows = slice(*scope)
-                step = {"actions": actions[rows], "rewards": rewards[rows]}
-                step |= {"terminated": terminated[rows], "truncated": truncated[rows], "infos": scoped(infos, *scope)}
-                step["observations"], step["states"] = position.rows(scope)
-                step["next_observations"], step["next_states"] = following.rows(scope)
-                calls.append(((), {**step, **when}))
+                own: dict[str, Any] = {**when, "infos": scoped(infos, *scope), **step}
+                if len(self.scopes) > 1:
+                    own |= {name: tensor[slice(*scope)] for name, tensor in step.items()}
+                own["observations"], own["states"] = position.rows(scope)
+                own["next_observations"], own["next_states"] = following.rows(scope)
+                calls.append(((), own))
             self._call("record_transition", calls)
             self._track_info(infos)
             following = self._after(following, bool((terminated | truncated).any()))
