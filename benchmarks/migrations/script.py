@@ -28,7 +28,7 @@ class Script:
 
     def timesteps_per_second(self, hidden: list[int], batch_size: int, first: int, last: int, seed: int) -> float:
         """Trains until step `last`, with tracking as in the example, and times the steps from `first` on."""
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:  # TensorBoard may still write
             options = argparse.Namespace(
                 timesteps=10_000,
                 learning_starts=min(200, first),
