@@ -150,6 +150,31 @@ def test_feedback_of_a_row_that_was_overwritten_meanwhile_is_dropped() -> None:
     assert set(replay.arrays()["priorities/0"]) == {9.000001}, "new rows begin with the largest priority"
 
 
+@pytest.mark.parametrize("capacity", [60, 100, 160])
+@pytest.mark.parametrize("rows", [20, 130])
+def test_priorities_stay_with_their_rows_when_a_run_resumes_with_another_capacity(rows: int, capacity: int) -> None:
+    replay, rng = prioritised(rows, alpha=1.0), np.random.default_rng(0)
+    keys = np.unique(replay.draw(rng, 100).rows)
+    replay.feedback(keys, keys + 1.0)
+    resumed = Prioritised(SCHEMA, ReplaySettings(capacity=capacity, batch_size=50), alpha=1.0)
+    (before,), after = replay.reader.shards, Shard(SCHEMA, capacity)
+    resumed.attach(after)
+    resumed.restore(replay.arrays())
+    after.restore([before.read(before.oldest, before.committed)])
+    after.write(Counting(1, 1).chunk(5))
+    held = np.arange(after.oldest, after.committed)
+    largest = float(replay.arrays()["largest"][0])
+    expected = np.where(held < rows, held + 1.000001, largest)
+    np.testing.assert_allclose(resumed.held(after, after.oldest, after.committed), expected)
+
+
+@pytest.mark.parametrize("capacity", [40, 200])
+def test_a_run_with_priorities_resumes_with_another_capacity(capacity: int, tmp_path: Path) -> None:
+    run = train(tmp_path, PARTS["replay"], Prioritised, capacity=60)
+    assert offbeat.resume(run.path, total_steps=240, capacity=capacity, quiet=True).status == "finished"
+    assert arrays(run)["experience/priorities/0"].shape == (capacity,)
+
+
 def test_new_rows_are_drawn_more_often() -> None:
     replay, rng = Recent(SCHEMA, ReplaySettings(capacity=100, batch_size=50), power=3.0), np.random.default_rng(0)
     shard = Shard(SCHEMA, 100)

@@ -17,14 +17,12 @@ class Prioritised(UniformReplay):
 
     def attach(self, store):
         super().attach(store)
-        self.saved.setdefault(f"priorities/{store.worker}", np.zeros(store.capacity))
-        self.saved.setdefault(f"seen/{store.worker}", np.zeros(1, np.int64))
+        self.saved |= {f"priorities/{store.worker}": np.zeros(store.capacity), f"seen/{store.worker}": np.zeros(1, int)}
 
     def held(self, shard, oldest, committed):
         """The priorities of the rows that a shard holds; a new row has the largest so far."""
         priorities, seen = self.saved[f"priorities/{shard.worker}"], self.saved[f"seen/{shard.worker}"]
-        first_new = max(oldest, min(int(seen[0]), committed))
-        priorities[np.arange(first_new, committed) % shard.capacity] = self.saved["largest"]
+        priorities[np.arange(max(oldest, seen[0]), committed) % shard.capacity] = self.saved["largest"]
         seen[0] = committed
         return priorities[np.arange(oldest, committed) % shard.capacity]
 
@@ -54,3 +52,8 @@ class Prioritised(UniformReplay):
 
     def restore(self, arrays):
         self.saved |= {name: np.array(array) for name, array in arrays.items()}
+        for shard in self.reader.shards:  # with another capacity than before, each row has another place
+            name, (seen,) = f"priorities/{shard.worker}", self.saved[f"seen/{shard.worker}"]
+            before, self.saved[name] = self.saved[name], np.zeros(shard.capacity)
+            rows = np.arange(max(0, seen - min(len(before), shard.capacity)), seen)
+            self.saved[name][rows % shard.capacity] = before[rows % len(before)]
