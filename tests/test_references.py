@@ -33,6 +33,17 @@ def test_a_module_that_raises_is_wrong_use_with_its_cause(
     assert type(caught.value.__cause__) is kind
 
 
+@pytest.mark.parametrize(
+    ("file", "module"), [("./sharpen.py", "sharpen"), ("sharpen.py", "sharpen"), ("parts/sharpen.py", "parts.sharpen")]
+)
+def test_a_file_in_the_place_of_a_module_is_answered_with_the_module(file: str, module: str) -> None:
+    with pytest.raises(UsageError, match=f"names a file; name the module instead: {module}:ALGORITHM"):
+        references.resolve(f"{file}:ALGORITHM", "algorithm")
+    absolute = str(Path(file).resolve())
+    with pytest.raises(UsageError, match=f"name the module instead: {module}:ALGORITHM"):
+        references.find(f"{absolute}:ALGORITHM", "algorithm")
+
+
 @pytest.mark.parametrize("name", ["absent_module", "json.absent"])
 def test_a_missing_module_is_distinguished_from_one_that_raises(name: str) -> None:
     with pytest.raises(UsageError, match=f"env='{name}:make': there is no module '{name}' in"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import difflib
 import math
 import numbers
@@ -52,6 +53,21 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin is collections.abc.Callable:
         return references.name_of(_require(value, callable(value))) or value
     return _SCALARS[hint](value)
+
+
+def is_setting_type(hint: Any) -> bool:
+    """Whether `coerce` knows the type. A dataclass counts, too: it is one kind of a setting with fields of its own."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if is_union(hint):
+        return all(is_setting_type(member) for member in arguments)
+    if origin is tuple:
+        return bool(arguments) and is_setting_type(arguments[0])
+    known = (Literal, collections.abc.Mapping, collections.abc.Callable)
+    return origin in known or hint in _SCALARS or dataclasses.is_dataclass(hint)
+
+
+def accepts_callables(hint: Any) -> bool:
+    return any(typing.get_origin(member) is collections.abc.Callable for member in alternatives(hint))
 
 
 def _coerce_to_any(members: tuple[Any, ...], value: Any) -> Any:

@@ -31,6 +31,8 @@ def find(reference: str, key: str) -> Any:
         raise UsageError(
             f"{key}={reference!r} is not of the form module:callable, for example my_package.my_module:make"
         )
+    if (module := module_of(module_name)) != module_name:
+        raise UsageError(f"{key}={reference!r} names a file; name the module instead: {module}:{attribute}")
     value: Any = import_module(module_name, reference, key)
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -38,6 +40,13 @@ def find(reference: str, key: str) -> Any:
             raise UsageError(f"{key}={reference!r}: {module_name} has no {part!r}{_nearest(part, own)}")
         value = getattr(value, part)
     return value
+
+
+def module_of(name: str) -> str:
+    """The module that a file's name stands for: parts.sharpen for `./parts/sharpen.py`. A module's name stays."""
+    if not name.endswith(".py") and "/" not in name and os.sep not in name:
+        return name
+    return os.path.relpath(name.removesuffix(".py")).replace(os.sep, ".").lstrip(".")
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -80,11 +89,11 @@ def make_own(reference: str | Callable[..., Any], key: str, protocol: type, *arg
             f"in {protocol.__module__}.{protocol.__name__}"
         )
     for each in needed:
-        _check_call(f"{key}={name}", made, protocol, each)
+        check_call(f"{key}={name}", made, protocol, each)
     return made
 
 
-def _check_call(who: str, made: Any, protocol: type, name: str) -> None:
+def check_call(who: str, made: Any, protocol: type, name: str) -> None:
     """Raises UsageError if a method does not take the arguments that it is called with."""
     declared = vars(protocol).get(name)
     if not isinstance(declared, FunctionType) or name == "__len__":

@@ -85,6 +85,18 @@ def test_what_is_no_algorithm_is_refused(given: Any, words: str) -> None:
         find(given)
 
 
+@pytest.mark.parametrize("given", ["sharpen", "sharpen.py", "./sharpen.py"])
+def test_a_module_without_the_record_in_it_is_answered_with_the_whole_name(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="given as module:thing or, in Python"):
+        find(given)
+    (tmp_path / "sharpen.py").write_text("")
+    with pytest.raises(UsageError, match=r"given as module:thing \(sharpen:ALGORITHM if the record in sharpen is"):
+        find(given)
+
+
 def test_a_record_in_a_module_trains_and_resumes_by_its_name(tmp_path: Path) -> None:
     run = offbeat.train(NAME, "Pendulum-v1", out=str(tmp_path), name="run", expectile=0.6, **SHORT)
     assert settings.read_yaml(run.path / "config.yaml")["algorithm"] == NAME

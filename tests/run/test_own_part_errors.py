@@ -4,135 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import offbeat
-from offbeat.algorithms.configs import group, groups, setting
-from offbeat.algorithms.torch import make_network
 from offbeat.errors import OffbeatError, UsageError
-from own_parts import expectile
 from own_parts.collector import Background
-from own_parts.expectile import ALGORITHM
 from own_parts.exploration import PinkNoise
 from own_parts.preprocessor import LargestScale
 from own_parts.recent import Recent
 from short_runs import SETTINGS
-from specs import vector_spec
-
-SPEC = vector_spec(3, 2)
-SMALL: dict[str, Any] = {"hidden": (4,), "batch_size": 4, "random_steps": 0}
-
-
-def agent(algorithm: Any = "td3", **settings: Any) -> offbeat.Agent:
-    return offbeat.Agent(algorithm, SPEC, **SMALL, **settings)
-
-
-def updated(made: offbeat.Agent, count: int = 1) -> None:
-    """Makes updates with a few transitions."""
-    rng = np.random.default_rng(0)
-    for _ in range(6):
-        made.observe(rng.random(3), np.zeros(2), 1.0, rng.random(3), False, False)
-    made.update(count)
-
-
-# An algorithm.
-
-
-def record(**changes: Any) -> Any:
-    return dataclasses.replace(ALGORITHM, name="wrong", **changes)
-
-
-def functions(**changes: Any) -> Any:
-    """The algorithm with some of its functions replaced; None leaves one out."""
-    own = {name: getattr(expectile, name) for name in ("init", "update", "policy_description")} | changes
-    return record(modules={"torch": SimpleNamespace(**{name: each for name, each in own.items() if each is not None})})
-
-
-def init_with(**changes: Any) -> Any:
-    return lambda *arguments: {**expectile.init(*arguments), **changes}
-
-
-def another_actor(config: Any, spec: Any, rng: Any, device: Any, dtype: Any) -> Any:
-    actor = make_network(config, "actor", torch.nn.Linear(spec.observation_size, spec.action_size), device, dtype)
-    return expectile.init(config, spec, rng, device, dtype) | {"actor": actor}
-
-
-@dataclass(frozen=True)
-class Without:
-    networks: groups.Networks = group(groups.Networks)
-
-
-@dataclass(frozen=True)
-class Bare(expectile.Expectile):
-    extra: int = 3
-
-
-@dataclass(frozen=True)
-class Unnamed(expectile.Expectile):
-    tau: float = setting(2.0, "Out of range.", at_most=1)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "words"),
-    [
-        (
-            functions(update=None),
-            r"function update is missing; define update\(state, config, spec, batch, noise, rates",
-        ),
-        (
-            functions(init=lambda config: None),
-            r"init cannot be called: too many .* define init\(config, spec, rng, dev",
-        ),
-        (functions(init=lambda *arguments: None), r"has no network 'actor' to act with, but \[\]; name one so"),
-        (functions(init=init_with(count=3)), "count is 3: a number in an algorithm's state would not be saved"),
-        (functions(init=init_with(net=torch.nn.Linear(1, 1))), "net is a Linear, which cannot be saved; use tensors"),
-        (
-            functions(init=another_actor),
-            "does not describe its network actor: .*'actor/0/bias' is missing.* an MLP of Offbeat",
-        ),
-        (functions(policy_description=lambda config, spec: None), "does not describe its network actor: .* kind=None"),
-        (functions(policy_description=lambda config, spec: {"kind": "best"}), "kind='best'"),
-        (functions(policy_description=lambda config, spec: {"kind": "deterministic"}), "policy has no 'activation'"),
-        (record(modules={"torch": "no_such_module"}), "modules of wrong='no_such_module': there is no module"),
-        (record(modules={"torch": "own_parts.replay"}), "function init is missing"),
-        (record(modules={}), "backend='torch' does not have wrong"),
-        (record(config=int), "config=<class 'int'> must be a dataclass of settings; decorate it"),
-        (record(config=Without, groups={}), "Without has no group returns and no group replay, which runs read; add"),
-        (record(config=Bare), r"the field extra of Bare has no help text; write it as extra: TYPE = setting\("),
-        (record(config=Unnamed), "tau=2.0 is out of range: it must be at most 1"),
-        (record(groups={"actor": "policy_"}), "names the setting policy_learning_rate, which Expectile, or the run"),
-        (record(run_defaults={"warmup": 1}), "names the setting warmup"),
-        (record(without=("nothing",)), "names the setting nothing"),
-        (record(learns_from="buffer"), "learns_from='buffer'.* must be replay or rollouts"),
-        (record(actions=("continuous",)), r"actions=\('continuous',\).* some of box, discrete, multidiscrete"),
-    ],
-)
-def test_an_algorithm_that_cannot_run_is_refused_when_it_is_made(algorithm: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        agent(algorithm)
-
-
-@pytest.mark.parametrize(
-    ("result", "words"),
-    [
-        (lambda batch: None, r"update returned a NoneType, None; return \(metrics, td_errors\)"),
-        (lambda batch: ({"reward": batch.reward}, batch.reward), r"returned the metric reward \(4,\)"),
-        (lambda batch: ({}, None), "returned TD errors NoneType for a batch of 4"),
-        (lambda batch: ({}, batch.obs), r"returned TD errors \(4, 3\) for a batch of 4"),
-    ],
-)
-def test_what_an_update_returns_is_checked(result: Any, words: str) -> None:
-    made = agent(functions(update=lambda state, config, spec, batch, *others: result(batch)))
-    with pytest.raises(OffbeatError, match=words):
-        updated(made)
-
+from small_agents import agent, updated
 
 # A replay.
 
@@ -168,6 +53,46 @@ class Shares(Recent):
         return rng.random(shape[0] * shape[1])
 
 
+class Few(Recent):
+    def positions(self, rng: Any, shape: Any, total: int) -> Any:
+        return super().positions(rng, (1, 2), total)
+
+
+class AList(Recent):
+    def positions(self, rng: Any, shape: Any, total: int) -> Any:
+        return [0] * (shape[0] * shape[1])
+
+
+class Shapeless(Recent):
+    def positions(self, rng: Any, total: int) -> Any:  # type: ignore[override]
+        return np.zeros(total)
+
+
+class NotANumber(Recent):
+    def draw(self, rng: Any, count: int) -> Any:
+        found = super().draw(rng, count)
+        return dataclasses.replace(found, weight=np.full(found.rows.shape, np.nan))
+
+
+class NoArrays(Recent):
+    def arrays(self) -> Any:
+        return None
+
+
+class Numbers(Recent):
+    def arrays(self) -> Any:
+        return {"largest": 3.0}
+
+
+class Unasked(Recent):
+    def feedback(self, rows: Any, td_errors: Any) -> None:
+        pass
+
+
+class Unheard(Recent):
+    wants_td_errors = True
+
+
 class OnlyRows(Recent):
     def feedback(self, rows: Any) -> None:  # type: ignore[override]
         pass
@@ -183,6 +108,12 @@ class OnlyRows(Recent):
             r"\(Schema, ReplaySettings, exponent=\) raised TypeError",
         ),
         ({"replay": lambda schema, settings: 3}, "made a int without schema, shards, .*; it needs"),
+        (
+            {"replay": Unasked},
+            "Unasked has feedback of its own, but wants_td_errors=False: .*; set it to True, or leave feedback out",
+        ),
+        ({"replay": Unheard}, "Unheard has no feedback of its own, but wants_td_errors=True: .*; define feedback"),
+        ({"replay": Shapeless}, r"positions of Shapeless must take \(rng, shape, total\): too many positional"),
         ({"replay": OnlyRows}, r"feedback of OnlyRows must take \(rows, td_errors\): too many positional arguments"),
     ],
 )
@@ -199,6 +130,11 @@ def test_a_replay_that_cannot_be_made_is_refused(settings: dict[str, Any], words
         (Unweighted, r"weight with the shape \(4,\); it must begin with \(K, B\)"),
         (NoReward, "batches without action, reward, discount, next_obs; add them to columns"),
         (Beyond, "returned int64 from 6 to 6; return whole numbers from 0 to 5"),
+        (Few, r"positions of your replay returned the shape \(2,\); return an int64 array \(12,\)"),
+        (AList, r"positions of your replay returned a list; return an int64 array \(12,\)"),
+        (NotANumber, "returned a weight that is not finite; return finite numbers"),
+        (NoArrays, "arrays of your replay returned None; return a dict of names to NumPy arrays"),
+        (Numbers, "arrays of your replay returned {'largest': 'float'}; return a dict of names to NumPy arrays"),
         (Shares, "returned float64 from .*; return whole numbers from 0 to 5, as int64"),
     ],
 )

@@ -11,12 +11,14 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from offbeat import flat, foreign_names, references
 from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3, Run
-from offbeat.coercion import shown, suggestion
+from offbeat.coercion import accepts_callables, is_setting_type, shown, suggestion
 from offbeat.errors import SpaceError, UsageError
+from offbeat.keys import settings_of
 from offbeat.types import EnvSpec
 
 Actions = Literal["box", "discrete", "multidiscrete"]
@@ -195,10 +197,18 @@ def find(algorithm: Any) -> Algorithm:
     names = [*ALGORITHMS, *_given]
     nearest = foreign_names.ALGORITHMS.get(algorithm.lower()) if isinstance(algorithm, str) else None
     remedy = f"; the nearest is {nearest}" if nearest else suggestion(algorithm, names)
+    form = f"module:thing{_own_module(algorithm)}"
     raise UsageError(
         f"there is no algorithm {shown(algorithm)}; there is {', '.join(names)}{remedy}. Your own is given "
-        "as module:thing or, in Python, as an Algorithm"
+        f"as {form} or, in Python, as an Algorithm"
     )
+
+
+def _own_module(algorithm: Any) -> str:
+    """The name of the user's module that a text names alone, or by its file, in the form that `find` takes."""
+    module = references.module_of(algorithm) if isinstance(algorithm, str) else ""
+    there = module and Path(*module.split(".")).with_suffix(".py").exists()
+    return f" ({module}:ALGORITHM if the record in {module} is ALGORITHM)" if there else ""
 
 
 def key_of(algorithm: Any) -> str:
@@ -235,10 +245,14 @@ def _remembered(record: Algorithm) -> Algorithm:
 def _check_config_class(record: Algorithm) -> None:
     """Raises UsageError for a config class without the settings that a run or the record itself reads."""
     kind, who = record.config, f"Algorithm {record.name!r}"
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+    frozen = isinstance(kind, type) and dataclasses.is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen
+    if not frozen:
         raise UsageError(
-            f"{who}: config={kind!r} must be a dataclass of settings; decorate it with dataclass(frozen=True)"
+            f"{who}: config={kind!r} must be a frozen dataclass of settings; decorate it with dataclass(frozen=True)"
         )
+    for name, example in (("modules", '{"torch": __name__}'), ("groups", '{"actor": "actor_"}')):
+        if not isinstance(given := getattr(record, name), Mapping):
+            raise UsageError(f"{who}: {name}={given!r} must be a mapping; write for example {example}")
     if record.learns_from not in _NEEDED_GROUPS or not record.actions or not {*record.actions} <= {*SPACES}:
         raise UsageError(
             f"{who}: learns_from={record.learns_from!r}, actions={record.actions!r}, but learns_from must be replay or "
@@ -255,6 +269,7 @@ def _check_config_class(record: Algorithm) -> None:
             f"{who}: {kind.__name__} has no group {' and no group '.join(missing)}, which runs read; add it from "
             "offbeat.algorithms.configs.groups (or on_policy), for example replay: ReplayUse = group(ReplayUse)"
         )
+    _check_settings(record, who)
     own, of_run = ({leaf.name for leaf in flat.leaves(each)} for each in (kind, Run))
     rates = [f"{prefix}{name}" for prefix in record.groups.values() for name in ("learning_rate", "schedule")]
     named = dict.fromkeys((*rates, *record.scheduled, *record.scheduled.values(), *record.defaults), own)
@@ -264,6 +279,35 @@ def _check_config_class(record: Algorithm) -> None:
             f"{who}: its record names the setting {unknown[0]}, which {kind.__name__}, or the run, does not have; add "
             "the setting, or correct groups, scheduled, defaults, run_defaults or without"
         )
+
+
+def _check_settings(record: Algorithm, who: str) -> None:
+    """Raises UsageError for a setting with a type that no flag or file could give, or with the name of another one."""
+    kind = record.config.__name__
+    try:
+        leaves = flat.leaves(record.config)
+    except NameError as error:
+        raise UsageError(
+            f"{who}: a type in {kind} cannot be read: {error}; import it at the top of the module"
+        ) from error
+    schedules = {*record.scheduled.values(), *(f"{prefix}schedule" for prefix in record.groups.values())}
+    where = {setting.name: "the run" for setting in settings_of(Run)}
+    for leaf in leaves:
+        here = f"the group {leaf.path[-1]}" if leaf.path else kind
+        if leaf.name in where:
+            raise UsageError(f"{who}: the setting {leaf.name} of {here} is also in {where[leaf.name]}; rename one")
+        where[leaf.name] = here
+        if not is_setting_type(leaf.hint):
+            raise UsageError(
+                f"{who}: the setting {leaf.name} has the type {leaf.hint}; use float, int, bool, str, Literal[...], "
+                "tuple[T, ...], Mapping[str, Any], each of them or None, or Reference (offbeat.algorithms.configs) for "
+                "a callable"
+            )
+        if leaf.name in schedules and not accepts_callables(leaf.hint):
+            raise UsageError(
+                f"{who}: the schedule {leaf.name} has the type {leaf.hint}, which takes no callable; use Reference "
+                "(offbeat.algorithms.configs)"
+            )
 
 
 @functools.cache

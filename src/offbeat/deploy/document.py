@@ -124,7 +124,7 @@ def _check_mapping(
     if unknown := [key for key in value if key not in known]:
         raise InvalidDocument(f"{what} has an unknown key {unknown[0]!r:.60}")
     if missing := [key for key in required if key not in value]:
-        raise InvalidDocument(f"{what} has no {missing[0]!r}")
+        raise InvalidDocument(f"{what} has no {missing[0]!r}; it needs {', '.join(required)}")
     for key, entry in value.items():
         if not known[key](entry):
             raise InvalidDocument(f"{what} has {key}={entry!r:.60}, which is not a valid value")
@@ -249,7 +249,8 @@ def _check_description(value: Any, spec: EnvSpec) -> str:
     head = value.get("head", kind) if isinstance(value, dict) else None
     if not _is_text(head) or head not in HEADS or kind not in (head, "module"):
         raise InvalidDocument(
-            f"policy has kind={kind!r:.60} and head={head!r:.60}, which this version of Offbeat does not know"
+            f"policy has kind={kind!r:.60} and head={head!r:.60}, which this version of Offbeat does not know; "
+            f"it knows {', '.join(HEADS)}, and module with one of them as its head"
         )
     required = {"kind": _is_text, **_HEAD[head]}
     required |= {"actor": _or_none(_is_text)} if kind == "module" else {"activation": _is_one_of(*NUMPY_ACTIVATIONS)}
@@ -310,7 +311,7 @@ def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: 
     if head == "gaussian" and not doubled:
         wanted["actor/log_std"] = (spec.action_size,)
     if not count:
-        raise InvalidDocument(f"{WEIGHTS} has no layer of an actor")
+        raise InvalidDocument(f"{WEIGHTS} has no layer of an actor: no 'actor/0/weight'")
     beside = ("normaliser/", "preprocessor/") if "preprocessor" in policy else ("normaliser/",)
     _check_shapes(weights, wanted, {name for name in weights if not name.startswith(beside)})
 

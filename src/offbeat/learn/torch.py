@@ -18,7 +18,7 @@ from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.learn.backend import RolloutResult, Scalar, UpdateResult
 from offbeat.learn.torch_schedulers import scheduler_factor
-from offbeat.learn.torch_state import state_networks, state_tensors
+from offbeat.learn.torch_state import check_unchanged, state_networks, state_tensors, tensor_shapes
 from offbeat.learn.torch_trace import traced
 from offbeat.trace import Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
@@ -80,7 +80,8 @@ class TorchBackend:
         self.module, self.config, self.spec = module, config, spec
         self._device, self.dtype = choose_device(device), getattr(torch, precision)
         self.device = str(self._device)
-        self.state = module.init(config, spec, rng, self._device, self.dtype)
+        self.state = self._init(rng)
+        self._shapes = tensor_shapes(self.state)
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         networks = state_networks(self.state)
         self.networks = tuple(networks)
@@ -92,6 +93,18 @@ class TorchBackend:
         self._acting, self._autograd = networks[acts_with], autograd
         self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}
+        self._checked_state = not autograd  # our own algorithms keep the state's shape
+
+    def _init(self, rng: np.random.Generator) -> Any:
+        try:
+            return self.module.init(self.config, self.spec, rng, self._device, self.dtype)
+        except AttributeError as error:
+            if error.obj is not self.config:
+                raise
+            raise UsageError(
+                f"init reads config.{error.name}, but {type(self.config).__name__} has no such group or setting; "
+                "add it, for example optimisation: groups.Optimisation = group(groups.Optimisation)"
+            ) from error
 
     def update(
         self,
@@ -116,6 +129,9 @@ class TorchBackend:
                     metrics[name].append(value)
                 if td_errors:
                     errors.append(error.abs() if error.ndim == 1 else error.abs().mean(0))
+            if not self._checked_state:
+                check_unchanged(self.state, self._shapes)
+                self._checked_state = True
             return UpdateResult(metrics, torch.stack(errors).cpu().numpy() if td_errors else None)
 
     def _without_graphs(self, result: Any, rows: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -198,6 +214,7 @@ class TorchBackend:
         return description
 
     def arrays(self) -> dict[str, Array]:
+        check_unchanged(self.state, self._shapes)
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state_tensors(self.state)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.algorithms.torch.differentiate import Network
-from offbeat.errors import UsageError
+from offbeat.errors import OffbeatError, UsageError
 
 
 def state_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -24,6 +24,21 @@ def state_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
 def state_networks(state: Any) -> dict[str, Network]:
     """Every network of a state value, by its path."""
     return {path: part for path, part in _parts(state, "") if isinstance(part, Network)}
+
+
+def tensor_shapes(state: Any) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(tensor.shape) for path, tensor in state_tensors(state)}
+
+
+def check_unchanged(state: Any, before: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises OffbeatError if a state has other tensors than `before`: a checkpoint of it could not be resumed."""
+    now = tensor_shapes(state)
+    for path in sorted(now.keys() | before.keys()):
+        if path not in before:
+            raise OffbeatError(f"update added {path} to the state; create it in init")
+        if now.get(path) != before[path]:
+            found = now.get(path, "missing")
+            raise OffbeatError(f"{path} of the state was {before[path]} after init and is {found} now; keep its shape")
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.memory import check_fits
+from offbeat.references import check_call
 from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.shard import Shard
 from offbeat.replay.stores import ShardPlan, Store
@@ -32,6 +34,8 @@ class UniformReplay:
         check_fits(f"batch_size={settings.batch_size}", 2 * settings.batch_size * schema.row.itemsize)
         self.shards: dict[str, Shard] = {}
         self._own_positions = type(self).positions is not UniformReplay.positions
+        if self._own_positions:
+            check_call(type(self).__name__, self, UniformReplay, "positions")
         self.reader = TransitionReader(
             schema, n_step=settings.n_step, gamma=settings.gamma, dtype=settings.dtype, carry=carry
         )
@@ -60,7 +64,7 @@ class UniformReplay:
                 raise UsageError("replay is empty: collect or observe at least one transition before an update")
             chosen = self.positions(rng, shape, total)
             if self._own_positions:
-                _check_positions(chosen, total)
+                _check_positions(chosen, shape[0] * shape[1], total)
             keys = self.reader.keys(held, chosen)
             columns = self.reader.read(keys, held, shape)
             if columns is not None:
@@ -87,8 +91,14 @@ class UniformReplay:
         pass
 
 
-def _check_positions(positions: Array, total: int) -> None:
+def _check_positions(positions: Any, count: int, total: int) -> None:
     """Raises OffbeatError for positions of a user's replay that name no row."""
+    if not isinstance(positions, np.ndarray) or positions.shape != (count,):
+        found = f"the shape {positions.shape}" if hasattr(positions, "shape") else f"a {type(positions).__name__}"
+        raise OffbeatError(
+            f"positions of your replay returned {found}; return an int64 array ({count},): one position for each row "
+            "of the K batches"
+        )
     if positions.dtype.kind != "i" or not (positions >= 0).all() or not (positions < total).all():
         raise OffbeatError(
             f"positions of your replay returned {positions.dtype} from {positions.min()} to {positions.max()}; return "

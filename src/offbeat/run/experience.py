@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from offbeat.algorithms.configs import Config, Run
 from offbeat.algorithms.configs.on_policy import QueueUse
 from offbeat.algorithms.registry import Algorithm
-from offbeat.errors import OffbeatError
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.references import make_own
 from offbeat.replay.experience import Experience
 from offbeat.replay.rollouts import Rollouts, RolloutSettings, rollout_schema
@@ -18,7 +18,7 @@ from offbeat.replay.settings import ReplaySettings
 from offbeat.replay.uniform import UniformReplay
 from offbeat.run.pace import ENDLESS, Pace, RatioPace, RolloutPace
 from offbeat.run.tuning import ahead
-from offbeat.types import Batches, EnvSpec, Schema
+from offbeat.types import Array, Batches, EnvSpec, Schema
 
 
 def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experience, Pace]:
@@ -50,7 +50,35 @@ def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experie
     if storage.replay == "uniform":
         return UniformReplay(schema, settings)
     made: Experience = make_own(storage.replay, "replay", Experience, schema, settings, **storage.replay_kwargs)
+    own_feedback = getattr(type(made), "feedback", None) is not UniformReplay.feedback
+    if isinstance(made, UniformReplay) and own_feedback != bool(made.wants_td_errors):
+        name, has = type(made).__name__, "has" if own_feedback else "has no"
+        remedy = "set it to True, or leave feedback out" if own_feedback else "define feedback, or leave it out"
+        raise UsageError(
+            f"replay: {name} {has} feedback of its own, but wants_td_errors={made.wants_td_errors!r}: feedback is "
+            f"called only where it is True; {remedy}"
+        )
     return made
+
+
+def own_arrays(experience: Experience) -> dict[str, Array]:
+    """What a checkpoint keeps of the replay; OffbeatError where a user's replay returns something else."""
+    arrays: Any = experience.arrays()
+    if not isinstance(arrays, Mapping) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        found = (
+            {name: type(array).__name__ for name, array in arrays.items()} if isinstance(arrays, Mapping) else arrays
+        )
+        raise OffbeatError(f"arrays of your replay returned {found!r:.200}; return a dict of names to NumPy arrays")
+    return dict(arrays)
+
+
+def check_weight(weight: Any) -> None:
+    """Raises OffbeatError for weights of rows from which every network would become NaN."""
+    if isinstance(weight, np.ndarray) and not np.isfinite(weight).all():
+        raise OffbeatError(
+            "draw of your replay returned a weight that is not finite; return finite numbers: look for a division by 0 "
+            "or a power of a negative number"
+        )
 
 
 def check_batches(batches: Any, shape: tuple[int, int]) -> None:

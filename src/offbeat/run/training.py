@@ -28,7 +28,7 @@ from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
 from offbeat.run.compatibility import check_compatible
-from offbeat.run.experience import check_batches, dtype_of, from_replay, from_rollouts
+from offbeat.run.experience import check_batches, check_weight, dtype_of, from_replay, from_rollouts, own_arrays
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot
 from offbeat.run.trials import ROWS, try_exploration, try_preprocessor
@@ -105,8 +105,9 @@ class Training:
         except InvalidDocument as error:
             name, acting = self.algorithm.name, self.algorithm.acts_with
             raise UsageError(
-                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}. Describe "
-                "an MLP of Offbeat's by a kind and its keys, and a user's module by kind module"
+                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}. It "
+                "must be an MLP of Offbeat's (offbeat.algorithms.torch.MLP), described by a kind and its keys, or a "
+                "module that the user gives (own_networks), with the kind module"
             ) from error
         if own_maker(getattr(self.config.learner, "exploration", None)) is not None:
             try_exploration(self.policy_factory(ROWS)(), self.spec, weights)
@@ -191,7 +192,10 @@ class Training:
         batches = cast(Batches, self.experience.draw(self.streams.sampling, count))
         if not self._checked_batches or len(batches) != count:
             check_batches(batches, (count, cast(Any, self.config.learner).replay.batch_size))
+            own_arrays(self.experience)  # now, and not at the first checkpoint
             self._checked_batches = True
+        if batches.weight is not None:
+            check_weight(batches.weight)
         return batches
 
     def _learn_rollout(self, count: int) -> int:
@@ -311,7 +315,7 @@ class Training:
 
     def snapshot(self) -> Snapshot:
         arrays = {f"learner/{name}": array for name, array in self.learner.arrays().items()}
-        arrays |= {f"experience/{name}": array for name, array in self.experience.arrays().items()}
+        arrays |= {f"experience/{name}": array for name, array in own_arrays(self.experience).items()}
         values = {"steps": self.steps, "streams": self.streams.state(), "chunks": self.ledger.state()}
         if changed := self.learner.changed_rates():
             values["rates"] = changed

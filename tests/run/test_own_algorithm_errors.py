@@ -1,0 +1,194 @@
+"""What an algorithm of a user's own may get wrong, and what the error says of it: the value, the rule, the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offbeat.algorithms.configs import group, groups, setting
+from offbeat.algorithms.torch import make_network
+from offbeat.errors import OffbeatError, UsageError
+from own_parts import expectile
+from own_parts.expectile import ALGORITHM
+from small_agents import agent, updated
+
+
+def record(**changes: Any) -> Any:
+    return dataclasses.replace(ALGORITHM, name="wrong", **changes)
+
+
+def functions(**changes: Any) -> Any:
+    """The algorithm with some of its functions replaced; None leaves one out."""
+    own = {name: getattr(expectile, name) for name in ("init", "update", "policy_description")} | changes
+    return record(modules={"torch": SimpleNamespace(**{name: each for name, each in own.items() if each is not None})})
+
+
+def init_with(**changes: Any) -> Any:
+    return lambda *arguments: {**expectile.init(*arguments), **changes}
+
+
+def another_actor(config: Any, spec: Any, rng: Any, device: Any, dtype: Any) -> Any:
+    actor = make_network(config, "actor", torch.nn.Linear(spec.observation_size, spec.action_size), device, dtype)
+    return expectile.init(config, spec, rng, device, dtype) | {"actor": actor}
+
+
+@dataclass(frozen=True)
+class Without:
+    networks: groups.Networks = group(groups.Networks)
+
+
+@dataclass(frozen=True)
+class Bare(expectile.Expectile):
+    extra: int = 3
+
+
+@dataclass(frozen=True)
+class TwoTaus(expectile.Expectile):
+    target: groups.Target = group(groups.Target)
+
+
+@dataclass(frozen=True)
+class Seeded(expectile.Expectile):
+    seed: int = setting(0, "Of the run, too.")
+
+
+@dataclass(frozen=True)
+class Untyped(expectile.Expectile):
+    shape: str | Callable | None = setting(None, "A type that is not complete.")  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class ByNameOnly(expectile.Expectile):
+    eta_learning_rate: float = setting(0.1, "Rate.")
+    eta_schedule: str = setting("constant", "No callable.")
+
+
+@dataclass
+class Changeable:
+    networks: groups.Networks = group(groups.Networks)
+
+
+@dataclass(frozen=True)
+class NoCritics:
+    returns: groups.Returns = group(groups.Returns)
+    replay: groups.ReplayUse = group(groups.ReplayUse)
+    networks: groups.Networks = group(groups.Networks)
+    optimisation: groups.Optimisation = group(groups.Optimisation)
+
+
+@dataclass(frozen=True)
+class Unnamed(expectile.Expectile):
+    tau: float = setting(2.0, "Out of range.", at_most=1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (
+            functions(update=None),
+            r"function update is missing; define update\(state, config, spec, batch, noise, rates",
+        ),
+        (
+            functions(init=lambda config: None),
+            r"init cannot be called: too many .* define init\(config, spec, rng, dev",
+        ),
+        (functions(init=lambda *arguments: None), r"has no network 'actor' to act with, but \[\]; name one so"),
+        (functions(init=init_with(count=3)), "count is 3: a number in an algorithm's state would not be saved"),
+        (functions(init=init_with(net=torch.nn.Linear(1, 1))), "net is a Linear, which cannot be saved; use tensors"),
+        (
+            functions(init=another_actor),
+            r"does not describe its network actor: .*'actor/0/bias' is missing.* an MLP of Offbeat's \(offbeat.algor",
+        ),
+        (functions(policy_description=lambda config, spec: None), "does not describe its network actor: .* kind=None"),
+        (
+            functions(policy_description=lambda config, spec: {"kind": "best"}),
+            "kind='best'.* it knows squashed_gaussian",
+        ),
+        (
+            functions(policy_description=lambda config, spec: {"kind": "deterministic"}),
+            "policy has no 'activation'; it needs k",
+        ),
+        (record(modules={"torch": "no_such_module"}), "modules of wrong='no_such_module': there is no module"),
+        (record(modules={"torch": "own_parts.replay"}), "function init is missing"),
+        (record(modules={}), "backend='torch' does not have wrong"),
+        (record(config=int), "config=<class 'int'> must be a frozen dataclass of settings; decor"),
+        (record(config=Changeable), "must be a frozen dataclass of settings; decorate it with dataclass.frozen=True"),
+        (record(config=TwoTaus), "the setting tau of the group target is also in TwoTaus; rename one"),
+        (record(config=Seeded), "the setting seed of Seeded is also in the run; rename one"),
+        (record(config=Untyped), "the setting shape has the type .*Callable.*; use float, int, .* or Reference"),
+        (
+            record(config=ByNameOnly, groups={"eta": "eta_"}),
+            "the schedule eta_schedule has the type <class 'str'>, which takes no callable; use Reference",
+        ),
+        (
+            record(config=NoCritics, groups={}),
+            "init reads config.critic_networks, but NoCritics has no such group or setting; add it",
+        ),
+        (record(modules="sharpen"), "modules='sharpen' must be a mapping; write for example {.torch.: __name__}"),
+        (record(groups=("actor",)), r"groups=\('actor',\) must be a mapping"),
+        (record(config=Without, groups={}), "Without has no group returns and no group replay, which runs read; add"),
+        (record(config=Bare), r"the field extra of Bare has no help text; write it as extra: TYPE = setting\("),
+        (record(config=Unnamed), "tau=2.0 is out of range: it must be at most 1"),
+        (record(groups={"actor": "policy_"}), "names the setting policy_learning_rate, which Expectile, or the run"),
+        (record(run_defaults={"warmup": 1}), "names the setting warmup"),
+        (record(without=("nothing",)), "names the setting nothing"),
+        (record(learns_from="buffer"), "learns_from='buffer'.* must be replay or rollouts"),
+        (record(actions=("continuous",)), r"actions=\('continuous',\).* some of box, discrete, multidiscrete"),
+    ],
+)
+def test_an_algorithm_that_cannot_run_is_refused_when_it_is_made(algorithm: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        agent(algorithm)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda batch: None, r"update returned a NoneType, None; return \(metrics, td_errors\)"),
+        (lambda batch: ({"reward": batch.reward}, batch.reward), r"returned the metric reward \(4,\)"),
+        (lambda batch: ({}, None), "returned TD errors NoneType for a batch of 4"),
+        (lambda batch: ({}, batch.obs), r"returned TD errors \(4, 3\) for a batch of 4"),
+    ],
+)
+def test_what_an_update_returns_is_checked(result: Any, words: str) -> None:
+    made = agent(functions(update=lambda state, config, spec, batch, *others: result(batch)))
+    with pytest.raises(OffbeatError, match=words):
+        updated(made)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.update(mean=torch.zeros(())), "update added mean to the state; create it in init"),
+        (lambda state: state.update(count=3), "count is 3: a number in an algorithm's state would not be saved"),
+        (lambda state: state.pop("kept"), r"kept of the state was \(2,\) after init and is missing now"),
+        (lambda state: state.update(kept=torch.zeros(3)), r"kept .* was \(2,\) after init and is \(3,\) now"),
+    ],
+)
+def test_an_update_that_changes_what_the_state_holds_is_refused_at_once(change: Any, words: str) -> None:
+    def update(state: Any, config: Any, spec: Any, batch: Any, *others: Any) -> Any:
+        change(state)
+        return {}, batch.reward
+
+    with pytest.raises(OffbeatError, match=words):
+        updated(agent(functions(init=init_with(kept=torch.zeros(2)), update=update)))
+
+
+def test_an_update_may_replace_a_tensor_of_the_state(tmp_path: Path) -> None:
+    def update(state: Any, config: Any, spec: Any, batch: Any, *others: Any) -> Any:
+        state["kept"] = state["kept"] + 1
+        return {}, batch.reward
+
+    made, again = (agent(functions(init=init_with(kept=torch.zeros(2)), update=update)) for _ in range(2))
+    updated(made, 3)
+    made.save(tmp_path)
+    again.load(tmp_path)
+    np.testing.assert_array_equal(again.learner.arrays()["kept"], [3.0, 3.0])
