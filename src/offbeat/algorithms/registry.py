@@ -18,7 +18,6 @@ from offbeat import flat, foreign_names, references
 from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3, Run
 from offbeat.coercion import accepts_callables, is_setting_type, shown, suggestion
 from offbeat.errors import SpaceError, UsageError
-from offbeat.keys import settings_of
 from offbeat.types import EnvSpec
 
 Actions = Literal["box", "discrete", "multidiscrete"]
@@ -291,7 +290,7 @@ def _check_settings(record: Algorithm, who: str) -> None:
             f"{who}: a type in {kind} cannot be read: {error}; import it at the top of the module"
         ) from error
     schedules = {*record.scheduled.values(), *(f"{prefix}schedule" for prefix in record.groups.values())}
-    where = {setting.name: "the run" for setting in settings_of(Run)}
+    where = {leaf.name: "the run" for leaf in flat.leaves(Run)}
     for leaf in leaves:
         here = f"the group {leaf.path[-1]}" if leaf.path else kind
         if leaf.name in where:
