@@ -66,7 +66,7 @@ class SAC(Agent):
             raise SpaceError(
                 f"action_space={action_space}: SAC takes Box actions; wrap the environment so that it has them"
             )
-        spaces = (observation_space, state_space, action_space)
+        spaces = observation_space, state_space, action_space
         self._sizes = Sizes(*(compute_space_size(each, occupied_size=True) for each in spaces))
         check_models(models, self._sizes, training=memory is not None)
         Agent.__init__(
@@ -89,10 +89,9 @@ class SAC(Agent):
         self._precision = partial(torch.autocast, device_type) if mixed else contextlib.nullcontext
         self.scaler = torch.amp.GradScaler(device_type, enabled=mixed)
         self.streams = Streams(config.torch.key)
-        self.start_timestep = 0  # of a run that is resumed
-        self.environment: Any = None  # set by a trainer whose environments can be saved
-        self._tensors = TensorTracker()
-        self._resume_files: ResumeFiles | None = None
+        # The first timestep of a run that is resumed; and what a trainer sets, if its environments can be saved.
+        self.start_timestep, self.environment = 0, None
+        self._tensors, self._resume_files = TensorTracker(), ResumeFiles(self.experiment_dir)
         self.learner: Learner | None = None
         if self.critic_1 is not None:
             self._set_up_learning()
@@ -295,7 +294,7 @@ class SAC(Agent):
         """Saves the modules, as documented; and beside them, in `resume`, all that a run needs to be continued."""
         Agent.write_checkpoint(self, timestep=timestep, timesteps=timesteps)
         if self.training and timestep is not None:
-            self._files().save(self, timestep)
+            self._resume_files.save(self, timestep)
 
     def resume(self, path: str | None = None) -> int:
         """Continues the run whose experiment directory is `path`, this one by default; returns its timestep.
@@ -304,14 +303,9 @@ class SAC(Agent):
         variable OFFBEAT_RESUME to the directory does the same without a change of the script.
         """
         if path is not None:
-            self.experiment_dir, self._resume_files = path, None
-        self.start_timestep = self._files().load(self)
+            self.experiment_dir, self._resume_files = path, ResumeFiles(path)
+        self.start_timestep = self._resume_files.load(self)
         return self.start_timestep
-
-    def _files(self) -> ResumeFiles:
-        if self._resume_files is None:
-            self._resume_files = ResumeFiles(self.experiment_dir)
-        return self._resume_files
 
     # In another process.
 
@@ -322,6 +316,7 @@ class SAC(Agent):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.experiment_dir = state["experiment_dir"]
+        self._resume_files = ResumeFiles(self.experiment_dir)
         self._restore_modules(state["modules"], "another process")
 
     def learned_state(self) -> dict[str, Any]:
