@@ -17,9 +17,14 @@ def agent(algorithm: Any = "td3", **settings: Any) -> offbeat.Agent:
     return offbeat.Agent(algorithm, SPEC, **SMALL, **settings)
 
 
-def updated(made: offbeat.Agent, count: int = 1) -> None:
-    """Makes updates with a few transitions."""
+def observed(made: offbeat.Agent) -> None:
+    """Gives the agent a few transitions."""
     rng = np.random.default_rng(0)
     for _ in range(6):
         made.observe(rng.random(3), np.zeros(2), 1.0, rng.random(3), False, False)
+
+
+def updated(made: offbeat.Agent, count: int = 1) -> None:
+    """Makes updates with a few transitions."""
+    observed(made)
     made.update(count)

@@ -131,3 +131,16 @@ def name_of(function: str | Callable[..., Any] | None) -> str | None:
     for part in qualified.split("."):
         found = getattr(found, part, None)
     return f"{module}:{qualified}" if found is function else None
+
+
+def name_of_object(value: Any, first: str) -> str | None:
+    """`module:attribute` of an object that an imported module has; None if only a script (__main__) has it.
+
+    first: the module to look in first.
+    """
+    for module in (first, *tuple(sys.modules)):
+        held = getattr(sys.modules.get(module), "__dict__", {})
+        for name, each in tuple(held.items()):
+            if each is value and module not in ("__main__", "__mp_main__"):
+                return f"{module}:{name}"
+    return None

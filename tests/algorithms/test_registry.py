@@ -14,7 +14,7 @@ import pytest
 
 import offbeat
 from offbeat import flat, settings
-from offbeat.algorithms.registry import ALGORITHMS, Algorithm, check_actions, find, kind_of_actions
+from offbeat.algorithms.registry import ALGORITHMS, Algorithm, check_actions, find, key_of, kind_of_actions
 from offbeat.cli import main
 from offbeat.errors import SpaceError, UsageError
 from offbeat.learn.torch import TorchBackend
@@ -27,6 +27,7 @@ ALGORITHM = dataclasses.replace(
     expectile.ALGORITHM, name="own", defaults=SMALL, run_defaults={"warmup_steps": 10}, without=("random_steps",)
 )
 NAME = f"{__name__}:ALGORITHM"
+NAMED_DQN = dataclasses.replace(ALGORITHM, name="dqn")
 NOT_A_RECORD = 3
 
 
@@ -76,6 +77,7 @@ def test_what_takes_the_actions_is_listed_from_the_records() -> None:
         (f"{__name__}:MISSING", "has no 'MISSING'"),
         ("no_such_module:A", "there is no module 'no_such_module'"),
         (dataclasses.replace(ALGORITHM, name="sac"), "has the name of one of Offbeat's own"),
+        (f"{__name__}:NAMED_DQN", "has the name of one of Offbeat's own"),
         (dataclasses.replace(ALGORITHM, name="a:b"), "must be letters, digits and _"),
         ("sacc", "did you mean sac"),
     ],
@@ -118,6 +120,23 @@ def test_the_command_line_and_a_file_take_a_record_by_its_name(
     assert "--expectile" in capsys.readouterr().out
 
 
+def test_a_record_that_can_be_imported_is_saved_by_its_import_path(tmp_path: Path) -> None:
+    run = offbeat.train(expectile.ALGORITHM, "Pendulum-v1", out=str(tmp_path), name="run", **{**SHORT, **SMALL})
+    assert settings.read_yaml(run.path / "config.yaml")["algorithm"] == "own_parts.expectile:ALGORITHM"
+    for line in ("resume RUN --total-steps 60 --quiet", "eval RUN --episodes 1"):
+        command = [sys.executable, "-m", "offbeat", *line.replace("RUN", str(run.path)).split()]
+        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1])
+
+
+def test_a_module_that_is_loaded_again_gives_its_new_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert key_of(expectile.ALGORITHM) == "own_parts.expectile:ALGORITHM"
+    new = dataclasses.replace(expectile.ALGORITHM, defaults={"tau": 0.5})
+    monkeypatch.setattr(expectile, "ALGORITHM", new)
+    assert find(key_of(new)) is new
+    monkeypatch.undo()
+    assert find(key_of(expectile.ALGORITHM)) is expectile.ALGORITHM
+
+
 def test_a_record_that_is_passed_is_known_by_its_name_from_then_on(tmp_path: Path) -> None:
     record = dataclasses.replace(ALGORITHM, name="passed", modules={"torch": expectile})
     run = offbeat.train(record, "Pendulum-v1", out=str(tmp_path), name="run", **SHORT)
@@ -128,6 +147,7 @@ def test_a_record_that_is_passed_is_known_by_its_name_from_then_on(tmp_path: Pat
         "try: offbeat.resume(sys.argv[1], total_steps=60)\n"
         "except offbeat.errors.UsageError as error: print(error)\n"
         "record = dataclasses.replace(expectile.ALGORITHM, name='passed')\n"
+        "assert offbeat.evaluate(sys.argv[1], algorithm=record, episodes=1).episodes == 1\n"
         "print(offbeat.resume(sys.argv[1], algorithm=record, total_steps=60, quiet=True).status)"
     )
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,17 @@ import numpy as np
 import pytest
 import torch
 
+import offbeat
 from offbeat.algorithms.configs import group, groups, setting
-from offbeat.algorithms.torch import make_network
+from offbeat.algorithms.torch import MLP, make_network
 from offbeat.errors import OffbeatError, UsageError
+from offbeat.learn.learner import RESERVED
+from offbeat.observe.groups import ROLLOUT, TIME
+from offbeat.run.numbers import WHERE
 from own_parts import expectile
 from own_parts.expectile import ALGORITHM
-from small_agents import agent, updated
+from short_runs import SETTINGS
+from small_agents import agent, observed, updated
 
 
 def record(**changes: Any) -> Any:
@@ -38,6 +44,23 @@ def init_with(**changes: Any) -> Any:
 def another_actor(config: Any, spec: Any, rng: Any, device: Any, dtype: Any) -> Any:
     actor = make_network(config, "actor", torch.nn.Linear(spec.observation_size, spec.action_size), device, dtype)
     return expectile.init(config, spec, rng, device, dtype) | {"actor": actor}
+
+
+def init_with_dropped_activation(config: Any, spec: Any, rng: Any, device: Any, dtype: Any) -> Any:
+    """Acts with an MLP whose names and shapes are those of ours."""
+
+    class Linear(MLP):
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    module = Linear((spec.observation_size, 4, spec.action_size), activation="relu", layer_norm=False, rng=rng)
+    state = expectile.init(config, spec, rng, device, dtype)
+    return state | {"actor": make_network(config, "actor", module, device, dtype)}
+
+
+GAUSSIAN = {"kind": "squashed_gaussian", "activation": "relu", "action_size": 2, "log_std_min": -5, "log_std_max": 2}
 
 
 @dataclass(frozen=True)
@@ -100,9 +123,18 @@ class Unnamed(expectile.Expectile):
             functions(init=lambda config: None),
             r"init cannot be called: too many .* define init\(config, spec, rng, dev",
         ),
-        (functions(init=lambda *arguments: None), r"has no network 'actor' to act with, but \[\]; name one so"),
+        (functions(init=lambda *arguments: {}), r"has no network 'actor' to act with, but \[\]; name one so"),
+        (functions(init=lambda *arguments: None), "init of the algorithm returned None; return the state"),
         (functions(init=init_with(count=3)), "count is 3: a number in an algorithm's state would not be saved"),
-        (functions(init=init_with(net=torch.nn.Linear(1, 1))), "net is a Linear, which cannot be saved; use tensors"),
+        (functions(init=init_with(text="a")), "text is a str, which cannot be saved; use tensors"),
+        (
+            functions(init=init_with(net=torch.nn.Linear(1, 1))),
+            r"net is a Linear, which cannot be saved; wrap it: make_network\(config, 'net', module, device, dtype\)",
+        ),
+        (
+            functions(init=init_with(steps=torch.optim.Adam([torch.zeros(1)]))),
+            r"steps is a Adam, which cannot be saved; use make_optimiser\(config.optimisation, network.flat\)",
+        ),
         (
             functions(init=another_actor),
             r"does not describe its network actor: .*'actor/0/bias' is missing.* an MLP of Offbeat's \(offbeat.algor",
@@ -111,6 +143,15 @@ class Unnamed(expectile.Expectile):
         (
             functions(policy_description=lambda config, spec: {"kind": "best"}),
             "kind='best'.* it knows squashed_gaussian",
+        ),
+        (
+            functions(policy_description=lambda config, spec: {"kind": "deterministic", "activation": "tanh"}),
+            "with activation='tanh' computes other outputs than the network that acts.*; name the activation",
+        ),
+        (functions(init=init_with_dropped_activation), "computes other outputs than the network that acts"),
+        (
+            functions(policy_description=lambda config, spec: GAUSSIAN),
+            "the last layer has 2 outputs, but squashed_gaussian needs 4",
         ),
         (
             functions(policy_description=lambda config, spec: {"kind": "deterministic"}),
@@ -156,12 +197,39 @@ def test_an_algorithm_that_cannot_run_is_refused_when_it_is_made(algorithm: Any,
         (lambda batch: ({"reward": batch.reward}, batch.reward), r"returned the metric reward \(4,\)"),
         (lambda batch: ({}, None), "returned TD errors NoneType for a batch of 4"),
         (lambda batch: ({}, batch.obs), r"returned TD errors \(4, 3\) for a batch of 4"),
+        (
+            lambda batch: ({}, batch.reward[:, None] - batch.reward),
+            r"TD errors \(4, 4\) .* drop the column with \[:, 0\]",
+        ),
+        (lambda batch: ({"step": batch.reward[0]}, batch.reward), "the metric 'step', which the run logs itself; use"),
+        (lambda batch: ({"actor_rate": 1.0}, batch.reward), "the metric 'actor_rate', which the run logs itself"),
     ],
 )
 def test_what_an_update_returns_is_checked(result: Any, words: str) -> None:
     made = agent(functions(update=lambda state, config, spec, batch, *others: result(batch)))
     with pytest.raises(OffbeatError, match=words):
         updated(made)
+
+
+def test_td_errors_may_have_a_row_for_each_critic_where_there_are_as_many_as_rows() -> None:
+    update = lambda state, config, spec, batch, *others: ({}, batch.reward.expand(4, 4))  # noqa: E731
+    updated(agent(functions(update=update), critics=4))
+
+
+def test_metrics_may_be_tensors_or_numbers() -> None:
+    def update(state: Any, config: Any, spec: Any, batch: Any, *others: Any) -> Any:
+        return {"plain": 1.5, "numpy": np.float32(1.5), "tensor": batch.reward[0]}, batch.reward
+
+    made = agent(functions(update=update))
+    observed(made)
+    assert made.update(2) == {"plain": 1.5, "numpy": 1.5, "tensor": 1.0}
+
+
+def test_every_number_that_a_run_logs_is_refused_as_a_metric(tmp_path: Path) -> None:
+    run = offbeat.train("td3", "Pendulum-v1", out=str(tmp_path), **SETTINGS)
+    (first, *_) = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
+    metrics = {"actor_loss", "critic_loss", "q"}
+    assert {*first, *WHERE, *ROLLOUT, *TIME} - metrics - RESERVED == {"actor_rate", "critic_rate"}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from own_parts.exploration import PinkNoise
 from own_parts.preprocessor import LargestScale
 from own_parts.recent import Recent
 from short_runs import SETTINGS
-from small_agents import agent, updated
+from small_agents import agent, observed, updated
 
 # A replay.
 
@@ -120,6 +120,20 @@ class OnlyRows(Recent):
 def test_a_replay_that_cannot_be_made_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         agent(**settings)
+
+
+class NotAttached(Recent):
+    def attach(self, store: Any) -> None:
+        self.store = store
+
+
+def test_a_replay_that_does_not_keep_its_store_is_refused(tmp_path: Path) -> None:
+    words = r"attach of NotAttached did not keep the store in shards; call super\(\).attach\(store\)"
+    with pytest.raises(UsageError, match=words):
+        observed(agent(replay=NotAttached))
+    with pytest.raises(UsageError, match=words):
+        offbeat.train("td3", "Pendulum-v1", out=str(tmp_path), **{**SETTINGS, "replay": NotAttached})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

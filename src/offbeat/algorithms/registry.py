@@ -211,9 +211,13 @@ def _own_module(algorithm: Any) -> str:
 
 
 def key_of(algorithm: Any) -> str:
-    """What a config calls the algorithm: its name as it was given, or the name of the record that was given."""
+    """What a config calls the algorithm: its name as it was given; for a record `module:thing`, or else its name."""
     record = find(algorithm)
-    return algorithm if isinstance(algorithm, str) else record.name
+    if isinstance(algorithm, str) or record.name in ALGORITHMS:
+        return algorithm if isinstance(algorithm, str) else record.name
+    key = references.name_of_object(record, record.config.__module__) or record.name
+    _given[key] = record  # this very record, also after its module was loaded again
+    return key
 
 
 def find_recorded(name: str) -> Algorithm:
@@ -225,20 +229,23 @@ def find_recorded(name: str) -> Algorithm:
             raise
         raise UsageError(
             f"this run's algorithm {name!r} is not known here. If it is an Algorithm of your own, pass it again: "
-            "offbeat.resume(path, algorithm=ALGORITHM)"
+            "offbeat.resume(path, algorithm=ALGORITHM), and likewise offbeat.evaluate"
         ) from error
 
 
 def _remembered(record: Algorithm) -> Algorithm:
-    built_in = ALGORITHMS.get(record.name)
-    if built_in is not None and built_in is not record:
+    if ALGORITHMS.get(record.name) is not record:
+        _check_record(record)
+        _given[record.name] = record
+    return record
+
+
+def _check_record(record: Algorithm) -> None:
+    if record.name in ALGORITHMS:
         raise UsageError(f"Algorithm(name={record.name!r}) has the name of one of Offbeat's own; use another name")
     if not record.name.isidentifier():
         raise UsageError(f"Algorithm(name={record.name!r}) must be letters, digits and _; use another name")
-    if built_in is None:
-        _check_config_class(record)
-        _given[record.name] = record
-    return record
+    _check_config_class(record)
 
 
 def _check_config_class(record: Algorithm) -> None:
@@ -316,7 +323,7 @@ def _imported(name: str) -> Algorithm:
         raise UsageError(
             f"algorithm={name!r} is a {type(record).__name__}, not an offbeat.algorithms.registry.Algorithm"
         )
-    _check_config_class(record)
+    _check_record(record)
     return record
 
 

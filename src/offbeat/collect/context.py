@@ -14,7 +14,7 @@ from offbeat.collect.stepper import Stepper, make_stepper
 from offbeat.envs.vector import Vector
 from offbeat.errors import UsageError
 from offbeat.policies import Policy
-from offbeat.replay.experience import Experience
+from offbeat.replay.experience import Experience, attach
 from offbeat.replay.stores import Writer
 
 StepperMaker = Callable[[Writer, np.random.Generator], Stepper]
@@ -66,7 +66,7 @@ class CollectorContext:
             store = plan.open()
         except (MemoryError, ValueError) as error:
             raise UsageError(f"{plan} needs {plan.nbytes / 2**30:,.0f} GiB of memory: {error}; use less") from error
-        self.experience.attach(store)
+        attach(self.experience, store)
         return self.stepper_maker(0, self.num_envs)(store, self.rng if rng is None else rng)
 
     def stepper_maker(self, first_env: int, num_envs: int, worker: int = 0, boot: int = 0) -> StepperMaker:

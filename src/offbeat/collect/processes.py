@@ -19,6 +19,7 @@ from offbeat.collect.worker_process import WorkerJob
 from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.memory import Memory
+from offbeat.replay.experience import attach
 from offbeat.trace import Trace
 from offbeat.types import Array, Chunk, Episode, select_prefix
 from offbeat.weights.publication import Publication
@@ -113,7 +114,7 @@ class Processes(ABC, Generic[SomeSlot]):
         slot = self.slot_type.create(worker, first_env, num_envs, plan)
         self._first_env += num_envs
         self._slots.append(slot)
-        context.experience.attach(slot.store)
+        attach(context.experience, slot.store)
         if self._weights is not None:
             self._prepare(slot)
             self._supervise_slot(slot)

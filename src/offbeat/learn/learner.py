@@ -18,6 +18,16 @@ from offbeat.learn.schedules import make_schedule
 from offbeat.learn.statistics import Normaliser, Preprocessor, ReturnScale
 from offbeat.types import Array, Batches, Chunk, EnvSpec, Metrics, RolloutBatch
 
+RESERVED = frozenset(
+    (
+        *("step", "update", "wall", "episodes", "return_100", "length_100", "success_100", "replay"),
+        *("updates_per_step", "policy_lag", "policy_lag_seconds", "steps_per_second", "updates_per_second"),
+        *("restarts", "dropped_rollouts", "stale_rollouts", "abandoned_rollouts"),
+        *("learner_waited", "collectors_waited"),
+    )
+)
+"""Metrics that a run logs itself."""
+
 
 class Learner:
     """One algorithm's updates, whatever computes them.
@@ -62,6 +72,7 @@ class Learner:
             group: float(flat.value(config, f"{prefix}learning_rate")) for group, prefix in groups.items()
         }
         self._rates = dict(self._configured)
+        self._reserved = RESERVED | {f"{group}_rate" for group in groups}
         self._sums: dict[str, Scalar] = {}
         self._counts: dict[str, int] = {}
 
@@ -226,6 +237,10 @@ class Learner:
     # Metrics.
 
     def _add(self, metrics: Mapping[str, Sequence[Scalar]]) -> None:
+        if wrong := self._reserved & metrics.keys():
+            raise OffbeatError(
+                f"update returned the metric {min(wrong)!r}, which the run logs itself; use another name"
+            )
         for name, values in metrics.items():
             for value in values:
                 self._sums[name] = self._sums[name] + value if name in self._sums else value

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offbeat import flat
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
@@ -81,6 +82,8 @@ class TorchBackend:
         self._device, self.dtype = choose_device(device), getattr(torch, precision)
         self.device = str(self._device)
         self.state = self._init(rng)
+        if self.state is None:
+            raise UsageError("init of the algorithm returned None; return the state")
         self._shapes = tensor_shapes(self.state)
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         networks = state_networks(self.state)
@@ -91,6 +94,7 @@ class TorchBackend:
                 "one so, or set acts_with in the Algorithm"
             )
         self._acting, self._autograd = networks[acts_with], autograd
+        self._critics = flat.values(config).get("critics")
         self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}
         self._checked_state = not autograd  # our own algorithms keep the state's shape
@@ -142,9 +146,14 @@ class TorchBackend:
         metrics, errors = {name: torch.as_tensor(value).detach() for name, value in result[0].items()}, result[1]
         if wrong := [name for name, value in metrics.items() if value.numel() != 1]:
             raise OffbeatError(f"update returned the metric {wrong[0]} {tuple(metrics[wrong[0]].shape)}; {rule}")
+        shape = tuple(errors.shape) if isinstance(errors, Tensor) else type(errors).__name__
         if not isinstance(errors, Tensor) or errors.ndim not in (1, 2) or errors.shape[-1] != rows:
-            shape = tuple(errors.shape) if isinstance(errors, Tensor) else type(errors).__name__
             raise OffbeatError(f"update returned TD errors {shape} for a batch of {rows}; {rule}")
+        if shape == (rows, rows) and rows not in (1, self._critics):
+            raise OffbeatError(
+                f"update returned TD errors {shape} for a batch of {rows}: (B, 1) - (B,) gives (B, B); drop the column "
+                "with [:, 0] before the difference"
+            )
         return metrics, errors.detach()
 
     def _batches(self, batches: Batches) -> Iterator[Batch]:
@@ -208,6 +217,15 @@ class TorchBackend:
     def weights(self) -> dict[str, Array]:
         """Floating-point numbers as float32; a user's integer buffers keep their dtype."""
         return {f"actor/{name}": _acting_copy(tensor) for name, tensor in self._acting.named()}
+
+    def acting_outputs(self, obs: Array) -> Array:
+        """What the network that acts gives for observations (N, O), which are preprocessed already."""
+        module = self._acting.module
+        training = module.training
+        with torch.no_grad():
+            out = module.eval()(self._tensor(obs)).cpu().numpy()
+        module.train(training)
+        return np.asarray(out)
 
     def policy_description(self) -> dict[str, Any]:
         description: dict[str, Any] = self.module.policy_description(self.config, self.spec)

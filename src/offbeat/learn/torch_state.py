@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.errors import OffbeatError, UsageError
@@ -60,7 +61,9 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             "out of the state (`updates` is an argument of update) and hold other numbers in a tensor"
         )
     elif value is not None:
-        raise UsageError(
-            f"{path or 'the state'} is a {type(value).__name__}, which cannot be saved; use tensors, networks, "
-            "optimisers, and dataclasses, mappings, lists or tuples of them"
-        )
+        remedy = "use tensors, networks, optimisers, and dataclasses, mappings, lists or tuples of them"
+        if isinstance(value, nn.Module):
+            remedy = f"wrap it: make_network(config, {path!r}, module, device, dtype)"
+        elif isinstance(value, Optimizer):
+            remedy = "use make_optimiser(config.optimisation, network.flat)"
+        raise UsageError(f"{path or 'the state'} is a {type(value).__name__}, which cannot be saved; {remedy}")

@@ -53,13 +53,13 @@ class MLPPolicy:
         self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         with self._backend.context():
-            out = self._forward(self._backend.wrap(obs))
+            out = self.outputs(self._backend.wrap(obs))
             if mask is not None:
                 mask_out(out, self._backend.wrap(mask))
             action, extras = self._head(out, rng)
             return action, carry, extras
 
-    def _forward(self, x: Any) -> Any:
+    def outputs(self, x: Any) -> Any:
         """(N, O) -> the last layer's output (N, ...)."""
         if self._normaliser is not None:
             mean, scale, clip = self._normaliser

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from offbeat.errors import UsageError
 from offbeat.replay.shard import Shard
 from offbeat.replay.stores import Store, StorePlan
 from offbeat.types import Array, Batches, RolloutBatch, Schema
@@ -56,3 +57,13 @@ class Experience(Protocol):
         ...
 
     def restore(self, arrays: Mapping[str, Any]) -> None: ...
+
+
+def attach(experience: Experience, store: Store) -> None:
+    """Attaches a store; UsageError if a user's replay did not keep it: there would be no updates, and no error."""
+    experience.attach(store)
+    if isinstance(store, Shard) and not any(each is store for each in experience.shards.values()):
+        raise UsageError(
+            f"attach of {type(experience).__name__} did not keep the store in shards; call super().attach(store), or "
+            "set self.shards[str(store.worker)] = store"
+        )

@@ -15,7 +15,7 @@ from offbeat.collect.stepper import MAX_ENVIRONMENTS
 from offbeat.errors import UsageError
 from offbeat.learn.learner import Learner
 from offbeat.policies import Policy
-from offbeat.replay.experience import Experience
+from offbeat.replay.experience import Experience, attach
 from offbeat.replay.stores import Writer
 from offbeat.run.checkpoint import Checkpoints, Snapshot
 from offbeat.run.environments import spec_of
@@ -233,7 +233,7 @@ class Agent:
         store = getattr(experience, "local", None)
         if store is None:
             store = plan.open()
-            experience.attach(store)
+            attach(experience, store)
         self._writer = store
         self.training.set_rollout_envs(self._num_envs)
         return self._writer

@@ -13,7 +13,7 @@ from typing import Any
 from offbeat import presets
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config, Run
-from offbeat.algorithms.registry import Algorithm, find, find_recorded, key_of
+from offbeat.algorithms.registry import Algorithm, find_recorded, key_of
 from offbeat.deploy import LoadedPolicy
 from offbeat.descriptors import occupy_standard
 from offbeat.errors import RunInterrupted, UsageError
@@ -124,7 +124,7 @@ def resume(
     hold. algorithm: the record, if the run was trained with an `Algorithm` object of your own.
     """
     if algorithm is not None:
-        find(algorithm)  # from now on it is known by its name
+        key_of(algorithm)  # from now on it is known by its name
     occupy_standard()
     directory = RunDirectory.open(path)
     with explain_os_errors(directory.path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from offbeat.algorithms.registry import find
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.types import EnvSpec, Layout
 
@@ -12,7 +13,8 @@ from offbeat.types import EnvSpec, Layout
 def check_compatible(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) -> None:
     """Raises CheckpointError with the differences if a checkpoint has another algorithm or environment."""
     there, here = notes["spec"], EnvSpec.from_json(spec.to_json()).to_json()
-    differences = [f"algorithm {notes['algorithm']} there, {algorithm} here"] if notes["algorithm"] != algorithm else []
+    same = notes["algorithm"] in (algorithm, find(algorithm).name)  # a record of a script is saved by its own name
+    differences = [] if same else [f"algorithm {notes['algorithm']} there, {algorithm} here"]
     there = EnvSpec.from_json(there).to_json()
     if not (_is_global_name(there["name"]) and _is_global_name(here["name"])):
         here["name"] = there["name"]

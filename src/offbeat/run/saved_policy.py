@@ -13,7 +13,7 @@ from typing import Any
 
 from offbeat import durable, flat
 from offbeat import settings as settings_module
-from offbeat.algorithms.registry import ALGORITHMS, find_recorded
+from offbeat.algorithms.registry import ALGORITHMS, find_recorded, key_of
 from offbeat.coercion import suggestion
 from offbeat.deploy import LoadedPolicy
 from offbeat.envs import Vector, make_vector
@@ -38,21 +38,30 @@ class SavedPolicy:
     """
 
     def __init__(
-        self, path: str | Path, checkpoint: str, *, seed: int | None = None, env: Any = None, **settings: Any
+        self,
+        path: str | Path,
+        checkpoint: str,
+        *,
+        seed: int | None = None,
+        env: Any = None,
+        algorithm: Any = None,
+        **settings: Any,
     ) -> None:
+        if algorithm is not None:
+            key_of(algorithm)  # from now on it is known by its name
         if seed is not None and seed < 0:
             raise UsageError(f"seed={seed} is out of range: it must be at least 0")
         self.path = Path(path) if (Path(path) / "checkpoints").is_dir() else RunDirectory.open(path).path
         snapshot = Checkpoints(self.path).load(checkpoint)
         self.step, self._notes = int(snapshot.values["steps"]), snapshot.notes
         self.version = version_of(snapshot)
-        algorithm = self._notes["algorithm"]
-        self._acting = find_recorded(algorithm).acts_with
+        name = self._notes["algorithm"]
+        self._acting = find_recorded(name).acts_with
         recorded = _without_training_code(self._notes["config"], self._acting)
         if isinstance(env, str) and env != recorded["env"]:
             recorded["env_kwargs"] = {}  # they belong to the run's environment, not to this one
         given = {name: value for name, value in settings.items() if value is not None}
-        self._config = settings_module.make_config(algorithm, settings_module.merge(recorded, given))
+        self._config = settings_module.make_config(name, settings_module.merge(recorded, given))
         self._weights = acting_weights(snapshot)
         self._environments = Environments(self._config, env, None)
         self._seed = self._config.run.start.seed if seed is None else seed
@@ -111,7 +120,8 @@ def evaluate(
     policy: a run (its directory, or what `train` returned), what `Agent.save` wrote, an `Agent`, or what `load_policy`
     returned. env: another environment with the same spaces; the default is the run's own. The run's env_kwargs do not
     apply to another environment id. settings: env_kwargs, env_wrapper and max_episode_steps override the run's, and
-    callables (actor, ...) that its files could not hold. seed: of the episodes; the default is the run's.
+    what its files could not hold: callables (actor, ...), and your own algorithm's record as `algorithm`. seed: of the
+    episodes; the default is the run's.
     """
     if episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: it must be at least 1")
@@ -134,7 +144,7 @@ def evaluate(
 
 def _check_settings(settings: Mapping[str, Any], from_files: bool) -> None:
     """Raises UsageError for unknown settings. from_files: also allow the callables that files could not hold."""
-    acting = sorted({owner.acts_with for owner in ALGORITHMS.values()}) if from_files else []
+    acting = ["algorithm", *sorted({owner.acts_with for owner in ALGORITHMS.values()})] if from_files else []
     known = ["episodes", "checkpoint", "seed", "video", "env_kwargs", "env_wrapper", "max_episode_steps", *acting]
     for name in settings:
         if name not in known:

@@ -16,7 +16,7 @@ from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.algorithms.configs.exploration import describe, own_maker
-from offbeat.algorithms.registry import find
+from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.collect.ledger import ChunkLedger
 from offbeat.deploy.document import InvalidDocument, check_policy
 from offbeat.errors import UsageError
@@ -31,7 +31,7 @@ from offbeat.run.compatibility import check_compatible
 from offbeat.run.experience import check_batches, check_weight, dtype_of, from_replay, from_rollouts, own_arrays
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot
-from offbeat.run.trials import ROWS, try_exploration, try_preprocessor
+from offbeat.run.trials import ROWS, try_description, try_exploration, try_preprocessor
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
@@ -99,9 +99,9 @@ class Training:
         """Raises UsageError for a description, a preprocessor or an exploration of the user's that could not act."""
         if self._make_preprocessor is not None and self.learner.observations is not None:
             try_preprocessor(self.learner.observations, self.spec)
-        weights = self.learner.weights()
+        weights, backend, description = self.learner.weights(), self.learner.backend, self.policy_description()
         try:
-            check_policy(self.policy_description(), self.spec, weights)
+            check_policy(description, self.spec, weights)
         except InvalidDocument as error:
             name, acting = self.algorithm.name, self.algorithm.acts_with
             raise UsageError(
@@ -109,6 +109,9 @@ class Training:
                 "must be an MLP of Offbeat's (offbeat.algorithms.torch.MLP), described by a kind and its keys, or a "
                 "module that the user gives (own_networks), with the kind module"
             ) from error
+        own = self.algorithm.name not in ALGORITHMS and hasattr(backend, "acting_outputs")
+        if own and description["kind"] != "module":
+            try_description(description, backend, self.spec)
         if own_maker(getattr(self.config.learner, "exploration", None)) is not None:
             try_exploration(self.policy_factory(ROWS)(), self.spec, weights)
 

@@ -10,9 +10,28 @@ import numpy as np
 from offbeat.errors import OffbeatError, UsageError, describe
 from offbeat.learn.statistics import Preprocessor
 from offbeat.policies import Policy
+from offbeat.policies.mlp import MLPPolicy
 from offbeat.types import EnvSpec, Weights
 
 ROWS = 2
+
+
+def try_description(description: Mapping[str, Any], backend: Any, spec: EnvSpec) -> None:
+    """Raises UsageError if the policy that is described computes something else than the network that learns."""
+    obs = np.random.default_rng(0).standard_normal((8, spec.observation_size), np.float32)
+    policy = MLPPolicy(description)
+    policy.load(backend.weights())
+    try:
+        wanted = backend.acting_outputs(obs)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise UsageError(f"the network that acts raised {describe(error)} for observations {obs.shape}") from error
+    found = policy.outputs(obs.copy())
+    if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=0, atol=1e-3 * np.abs(wanted).max()):
+        raise UsageError(
+            f"policy_description: a policy with activation={description['activation']!r} computes other outputs than "
+            "the network that acts, for the same observations; name the activation of its hidden layers, and act with "
+            "an MLP of Offbeat's"
+        )
 
 
 def try_exploration(policy: Policy, spec: EnvSpec, weights: Weights) -> None:
