@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,26 @@ from offbeat.errors import UsageError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "coming_from_skrl.py"
 ARGUMENTS = ("--timesteps", "700", "--learning-starts", "20", "--checkpoint-interval", "70", "--episodes", "1")
+KILLED = """
+import os, signal
+import coming_from_skrl as example
+
+original = example.SAC.pre_interaction
+
+def deadly(self, *, timestep, timesteps):
+    if timestep == 150:
+        os.kill(os.getpid(), signal.SIGKILL)
+    original(self, timestep=timestep, timesteps=timesteps)
+
+example.SAC.pre_interaction = deadly
+example.main()
+"""
 QUIET = {"headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
 
 
-def start(directory: Path, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(EXAMPLE), "--directory", str(directory), *ARGUMENTS]
+def start(directory: Path, script: Path = EXAMPLE, **environment: str) -> subprocess.Popen[str]:
+    environment["PYTHONPATH"] = os.pathsep.join((str(EXAMPLE.parents[1] / "src"), str(EXAMPLE.parent)))
+    command = [sys.executable, str(script), "--directory", str(directory), *ARGUMENTS]
     return subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -50,16 +64,14 @@ def equal(one: Any, other: Any) -> bool:
 
 def test_a_killed_script_resumes_unchanged_and_ends_like_one_that_was_not_killed(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(killed)
-    latest = killed / "pendulum" / "resume" / "checkpoints" / "latest"
-    deadline = time.monotonic() + 600
-    while not latest.exists():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    process = start(killed, script=script)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == -signal.SIGKILL, output
+    saved = sorted(path.name for path in (killed / "pendulum" / "checkpoints").iterdir())
+    assert "agent_140.pt" in saved
+    assert "agent_210.pt" not in saved
     assert not (killed / "pendulum.pt").exists()
     output = finished(start(killed, OFFBEAT_RESUME=str(killed / "pendulum")))
     assert "resumed from" in output
