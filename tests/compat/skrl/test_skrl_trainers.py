@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,23 @@ def test_replay_has_the_same_rows_in_every_autoreset_mode(mode: Any, tmp_path: P
     assert rows == {(0, 1), (1, 2), (2, 3)}  # final observations, and no row for a mere reset
     assert len(agent.memory) == 2 * (9 if mode is AutoresetMode.NEXT_STEP else 12)
     assert not columns["terminated"][: len(agent.memory)].any()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_returns_of_unequal_episodes_are_right_in_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
+    makers = [lambda steps=steps: small.Still(steps=steps) for steps in (5, 7, 9, 11)]
+    env = skrl.wrap_env(SyncVectorEnv(makers, autoreset_mode=mode), verbose=False)
+    experiment = {"write_interval": 1000}
+    agent = small.make_agent(
+        tmp_path, skrl.RandomMemory(memory_size=64), learning_starts=99, init=False, experiment=experiment
+    )
+    trained(env, agent, timesteps=60)
+    resets = 1 if mode is AutoresetMode.NEXT_STEP else 0  # steps between two episodes
+    expected = Counter({steps: (60 + resets) // (steps + resets) for steps in (5, 7, 9, 11)})
+    assert Counter(agent.episodes.returns) == expected
+    assert Counter(agent.episodes.lengths) == expected
+    tracked = agent.episodes.take()
+    assert tracked["Reward / Instantaneous reward (min)"] == 1.0  # a mere reset has no reward
 
 
 def test_termination_and_truncation_are_told_apart(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from offbeat.compat.skrl.agents.torch.configuration import AgentCfg, ExperimentCfg, settings_from
 from offbeat.compat.skrl.agents.torch.tracking import EpisodeTracker, reduced
+from offbeat.compat.skrl.envs.wrappers.torch.wrapper import valid_rows
 from offbeat.compat.skrl.framework import config, logger
 from offbeat.compat.skrl.models.torch import Model
 from offbeat.errors import UsageError
@@ -146,11 +147,15 @@ class Agent(ABC):
         timestep: int,
         timesteps: int,
     ) -> None:
-        """Tracks rewards and episodes; a subclass also stores the transition."""
+        """Tracks rewards and episodes; a subclass also stores the transition.
+
+        All rows are needed, also those of environments that were only reset, which infos tells apart.
+        """
         if self.write_interval == "auto" or self.write_interval > 0 or self.checkpoint_interval:
             own = rewards.detach().cpu().numpy().reshape(-1)
             ended = (terminated | truncated).detach().cpu().numpy().reshape(-1)
-            self.episodes.step(own, ended)
+            valid = valid_rows(infos)
+            self.episodes.step(own, ended, None if valid is None else valid.cpu().numpy())
 
     @abstractmethod
     def pre_interaction(self, *, timestep: int, timesteps: int) -> None:

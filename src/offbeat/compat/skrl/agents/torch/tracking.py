@@ -38,13 +38,19 @@ class EpisodeTracker:
         self._return, self._length = np.zeros(0), np.zeros(0, np.int64)  # (N,) of the current episodes
         self._rewards: list[Array] = []
 
-    def step(self, rewards: Array, ended: Array) -> None:
-        """rewards, ended: (N,) of one step."""
+    def step(self, rewards: Array, ended: Array, valid: Array | None = None) -> None:
+        """rewards, ended: (N,) of one step. valid: (N,), False where an environment was only reset; None for all True.
+
+        All N rows are needed, because a row's episode is found by its number.
+        """
         if len(self._return) != len(rewards):
             self._return, self._length = np.zeros(len(rewards)), np.zeros(len(rewards), np.int64)
-        self._return += rewards
-        self._length += 1
-        self._rewards.append(rewards)
+        if valid is None:
+            valid = np.ones(len(rewards), np.bool_)
+        self._return[valid] += rewards[valid]
+        self._length[valid] += 1
+        self._rewards.append(rewards[valid])
+        ended = ended & valid
         if ended.any():
             self.returns.extend(self._return[ended].tolist())
             self.lengths.extend(self._length[ended].tolist())

@@ -206,11 +206,9 @@ class SAC(Agent):
             "terminated": terminated,
             "truncated": truncated,
         }
-        step = true_step(step, infos)
-        if not len(step["observations"]):
-            return
         Agent.record_transition(self, **step, infos=infos, timestep=timestep, timesteps=timesteps)
-        if self.training:
+        step = true_step(step, infos)
+        if self.training and len(step["observations"]):
             if self.cfg.rewards_shaper is not None:
                 step["rewards"] = self.cfg.rewards_shaper(step["rewards"], timestep, timesteps)
             del step["truncated"]

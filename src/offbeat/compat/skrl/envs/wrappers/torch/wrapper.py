@@ -31,6 +31,12 @@ class TrueStep:
         return TrueStep(self.next_observations[start:stop], self.valid[start:stop])
 
 
+def valid_rows(infos: Any) -> Tensor | None:
+    """(N,) bool: False where a step only reset an environment; None, for all rows valid, where infos does not say."""
+    found = infos.get(TRUE_STEP) if isinstance(infos, Mapping) else None
+    return None if found is None else found.valid
+
+
 def true_step(step: Mapping[str, Any], infos: Any) -> dict[str, Any]:
     """The tensors of a transition, with what infos says about it: true successors, and only rows that are valid."""
     found = infos.get(TRUE_STEP) if isinstance(infos, Mapping) else None
