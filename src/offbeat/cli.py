@@ -89,8 +89,8 @@ def _train(argv: Sequence[str]) -> int:
         return 0
     if not argv or argv[0].startswith("-"):
         raise UsageError(
-            f"offbeat train needs an algorithm as its first argument; give one of {', '.join(ALGORITHMS)}, for example "
-            "offbeat train sac --env Pendulum-v1"
+            f"offbeat train needs an algorithm as its first argument; give one of {', '.join(ALGORITHMS)}, or "
+            "your own as module:thing, for example offbeat train sac --env Pendulum-v1"
         )
     algorithm, argv = argv[0], argv[1:]
     find(algorithm)

@@ -38,6 +38,9 @@ def setting(
 
 def group(kind: type, **defaults: Any) -> Any:
     """A dataclass field that holds a group of settings. Their keys have no prefix. defaults: where they differ."""
+    names = [each.name for each in dataclasses.fields(kind)]
+    if unknown := [name for name in defaults if name not in names]:
+        raise UsageError(f"group({kind.__name__}, {unknown[0]}=...): the group has only {', '.join(names)}; use one")
     return dataclasses.field(default_factory=partial(kind, **defaults), metadata={"group": kind})
 
 

@@ -29,6 +29,7 @@ ALGORITHM = dataclasses.replace(
 NAME = f"{__name__}:ALGORITHM"
 NAMED_DQN = dataclasses.replace(ALGORITHM, name="dqn")
 NOT_A_RECORD = 3
+HYPHEN = dataclasses.replace(ALGORITHM, name="soft-q")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -75,6 +76,7 @@ def test_what_takes_the_actions_is_listed_from_the_records() -> None:
     [
         (f"{__name__}:NOT_A_RECORD", "is a int, not an offbeat.algorithms.registry.Algorithm"),
         (f"{__name__}:MISSING", "has no 'MISSING'"),
+        (f"{__name__}:HYPHEN", "Algorithm.name='soft-q'. must be letters, digits and _"),
         ("no_such_module:A", "there is no module 'no_such_module'"),
         (dataclasses.replace(ALGORITHM, name="sac"), "has the name of one of Offbeat's own"),
         (f"{__name__}:NAMED_DQN", "has the name of one of Offbeat's own"),

@@ -157,6 +157,7 @@ class Unnamed(expectile.Expectile):
             functions(policy_description=lambda config, spec: {"kind": "deterministic"}),
             "policy has no 'activation'; it needs k",
         ),
+        (functions(noise_shape=lambda config, spec: "B"), "noise_shape returned 'B'; return a tuple of whole numbers"),
         (record(modules={"torch": "no_such_module"}), "modules of wrong='no_such_module': there is no module"),
         (record(modules={"torch": "own_parts.replay"}), "function init is missing"),
         (record(modules={}), "backend='torch' does not have wrong"),
@@ -230,6 +231,17 @@ def test_every_number_that_a_run_logs_is_refused_as_a_metric(tmp_path: Path) -> 
     (first, *_) = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
     metrics = {"actor_loss", "critic_loss", "q"}
     assert {*first, *WHERE, *ROLLOUT, *TIME} - metrics - RESERVED == {"actor_rate", "critic_rate"}
+
+
+def test_a_learning_rate_that_no_group_has_is_named() -> None:
+    made = agent(functions(update=lambda state, config, spec, batch, noise, rates, updates: rates["q"]))
+    with pytest.raises(OffbeatError, match=r"update reads rates\['q'\], but groups .* has only actor, critic; add it"):
+        updated(made)
+
+
+def test_a_default_of_a_group_that_the_group_does_not_have_is_named() -> None:
+    with pytest.raises(UsageError, match=r"group\(Returns, gama=...\): the group has only gamma, n_step; use one"):
+        group(groups.Returns, gama=0.9)
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,22 @@ class NotANumber(Recent):
         return dataclasses.replace(found, weight=np.full(found.rows.shape, np.nan))
 
 
-class NoArrays(Recent):
+class Unsaved(Recent):
+    def restore(self, arrays: Any) -> None:
+        pass
+
+
+class Unrestored(Recent):
+    def arrays(self) -> Any:
+        return {}
+
+
+class NoArrays(Unsaved):
     def arrays(self) -> Any:
         return None
 
 
-class Numbers(Recent):
+class Numbers(Unsaved):
     def arrays(self) -> Any:
         return {"largest": 3.0}
 
@@ -101,7 +111,10 @@ class OnlyRows(Recent):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"replay": "prioritised"}, "replay='prioritised' is not of the form module:callable"),
+        ({"replay": "prioritised"}, "replay='prioritised' is neither uniform nor module:callable"),
+        ({"replay": "unifrom"}, "replay='unifrom' is neither .*; did you mean uniform?"),
+        ({"replay": Unsaved}, "Unsaved has restore without arrays, so a resume would lose its state; define both"),
+        ({"replay": Unrestored}, "Unrestored has arrays without restore"),
         ({"replay": "own_parts.replay:Prioritized"}, "has no 'Prioritized'; did you mean Prioritised?"),
         (
             {"replay": Recent, "replay_kwargs": {"exponent": 2}},
@@ -110,9 +123,9 @@ class OnlyRows(Recent):
         ({"replay": lambda schema, settings: 3}, "made a int without schema, shards, .*; it needs"),
         (
             {"replay": Unasked},
-            "Unasked has feedback of its own, but wants_td_errors=False: .*; set it to True, or leave feedback out",
+            "Unasked has a feedback of its own, but wants_td_errors=False: .*; set it to True",
         ),
-        ({"replay": Unheard}, "Unheard has no feedback of its own, but wants_td_errors=True: .*; define feedback"),
+        ({"replay": Unheard}, "Unheard has no feedback of its own, but wants_td_errors=True: .*; set it to False"),
         ({"replay": Shapeless}, r"positions of Shapeless must take \(rng, shape, total\): too many positional"),
         ({"replay": OnlyRows}, r"feedback of OnlyRows must take \(rows, td_errors\): too many positional arguments"),
     ],

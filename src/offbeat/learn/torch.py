@@ -56,6 +56,16 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
+class Rates(dict[str, float]):
+    """Learning rates by name, for a user's update, which may ask for one that is not there."""
+
+    def __missing__(self, name: Any) -> float:
+        raise OffbeatError(
+            f"update reads rates[{name!r}], but groups of the Algorithm has only {', '.join(self) or 'none'}; add it "
+            "there, with its settings, or correct the name"
+        )
+
+
 class TorchBackend:
     """`Backend` in torch: an algorithm's module and its state on one device.
 
@@ -86,6 +96,11 @@ class TorchBackend:
             raise UsageError("init of the algorithm returned None; return the state")
         self._shapes = tensor_shapes(self.state)
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
+        if not isinstance(self.noise_shape, tuple) or not all(isinstance(size, int) for size in self.noise_shape):
+            raise UsageError(
+                f"noise_shape returned {self.noise_shape!r}; return a tuple of whole numbers, the whole shape of the "
+                "noise of an update, for example (config.replay.batch_size, spec.action_size)"
+            )
         networks = state_networks(self.state)
         self.networks = tuple(networks)
         if acts_with not in networks:
@@ -124,10 +139,9 @@ class TorchBackend:
         with denormals_flushed(), self.gradient_mode():
             each_noise = self._tensor(noise).unbind()
             for index, batch in enumerate(self._batches(batches)):
+                rate = Rates(rates[index]) if self._autograd else rates[index]
                 with self.own_randomness(seed + index):
-                    result = update(
-                        self.state, self.config, self.spec, batch, each_noise[index], rates[index], updates + index
-                    )
+                    result = update(self.state, self.config, self.spec, batch, each_noise[index], rate, updates + index)
                 found, error = self._without_graphs(result, len(batch)) if self._autograd else result
                 for name, value in found.items():
                     metrics[name].append(value)

@@ -10,6 +10,7 @@ import numpy as np
 from offbeat.algorithms.configs import Config, Run
 from offbeat.algorithms.configs.on_policy import QueueUse
 from offbeat.algorithms.registry import Algorithm
+from offbeat.coercion import suggestion
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.references import make_own
 from offbeat.replay.experience import Experience
@@ -49,16 +50,29 @@ def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experie
     storage = config.run.storage
     if storage.replay == "uniform":
         return UniformReplay(schema, settings)
+    if isinstance(storage.replay, str) and ":" not in storage.replay:
+        remedy = suggestion(storage.replay, ["uniform"])
+        raise UsageError(f"replay={storage.replay!r} is neither uniform nor module:callable{remedy}")
     made: Experience = make_own(storage.replay, "replay", Experience, schema, settings, **storage.replay_kwargs)
-    own_feedback = getattr(type(made), "feedback", None) is not UniformReplay.feedback
-    if isinstance(made, UniformReplay) and own_feedback != bool(made.wants_td_errors):
-        name, has = type(made).__name__, "has" if own_feedback else "has no"
-        remedy = "set it to True, or leave feedback out" if own_feedback else "define feedback, or leave it out"
-        raise UsageError(
-            f"replay: {name} {has} feedback of its own, but wants_td_errors={made.wants_td_errors!r}: feedback is "
-            f"called only where it is True; {remedy}"
-        )
+    if isinstance(made, UniformReplay):
+        _check_overrides(made)
     return made
+
+
+def _check_overrides(made: UniformReplay) -> None:
+    """Raises UsageError for a method that would not be called, or a state that would not come back."""
+    kind, name = type(made), type(made).__name__
+    feedback, arrays, restore = (
+        getattr(kind, each) is not getattr(UniformReplay, each) for each in ("feedback", "arrays", "restore")
+    )
+    if feedback != bool(made.wants_td_errors):
+        raise UsageError(
+            f"replay: {name} has {'a' if feedback else 'no'} feedback of its own, but wants_td_errors="
+            f"{made.wants_td_errors!r}: feedback is called only where it is True; set it to {feedback}"
+        )
+    if arrays != restore:
+        has, lacks = ("arrays", "restore") if arrays else ("restore", "arrays")
+        raise UsageError(f"replay: {name} has {has} without {lacks}, so a resume would lose its state; define both")
 
 
 def own_arrays(experience: Experience) -> dict[str, Array]:
