@@ -1,4 +1,4 @@
-"""What an algorithm of a user's own may get wrong, and what the error says of it: the value, the rule, the remedy."""
+"""An algorithm of a user's own: what it may do, what it may get wrong, and the value, rule and remedy in the error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import offbeat
-from offbeat.algorithms.configs import group, groups, setting
-from offbeat.algorithms.torch import MLP, make_network
+from offbeat.algorithms.configs import Reference, group, groups, setting
+from offbeat.algorithms.torch import MLP, make_actor_and_critics, make_network, make_optimiser, minimise
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.learn.learner import RESERVED
 from offbeat.observe.groups import ROLLOUT, TIME
@@ -231,6 +231,57 @@ def test_every_number_that_a_run_logs_is_refused_as_a_metric(tmp_path: Path) -> 
     (first, *_) = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
     metrics = {"actor_loss", "critic_loss", "q"}
     assert {*first, *WHERE, *ROLLOUT, *TIME} - metrics - RESERVED == {"actor_rate", "critic_rate"}
+
+
+@dataclass(frozen=True)
+class WithEta(expectile.Expectile):
+    eta_learning_rate: float = setting(0.01, "Learning rate of eta.", at_least=0)
+    eta_schedule: Reference = setting("constant", "Schedule of eta_learning_rate over the run.")
+
+
+def test_a_number_learns_with_a_rate_schedule_and_noise_of_its_own(tmp_path: Path) -> None:
+    def init(config: Any, spec: Any, *others: Any) -> Any:
+        log_eta = torch.zeros((), requires_grad=True)
+        step = make_optimiser(config.optimisation, log_eta)
+        return expectile.init(config, spec, *others) | {"log_eta": log_eta, "eta_step": step}
+
+    def update(state: Any, config: Any, spec: Any, batch: Any, noise: Any, rates: Any, updates: int) -> Any:
+        assert noise.shape == (4, 2)
+        minimise(state["log_eta"].exp(), state["log_eta"], state["eta_step"], rates["eta"])
+        return {}, batch.reward
+
+    own = SimpleNamespace(
+        init=init,
+        update=update,
+        policy_description=expectile.policy_description,
+        noise_shape=lambda config, spec: (config.replay.batch_size, spec.action_size),
+    )
+    eta = record(config=WithEta, groups={"eta": "eta_"}, modules={"torch": own})
+    made, again = (agent(eta, eta_schedule=lambda progress: 0.5, total_updates=10) for _ in range(2))
+    updated(made, 2)
+    assert float(made.learner.arrays()["log_eta"]) == pytest.approx(-0.01, rel=1e-3)  # Adam: twice the rate 0.005
+    made.save(tmp_path)
+    again.load(tmp_path)
+    assert again.learner.arrays()["log_eta"] == made.learner.arrays()["log_eta"]
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_a_gaussian_with_two_outputs_for_each_action_acts(squashed: bool, tmp_path: Path) -> None:
+    def init(config: Any, spec: Any, rng: Any, device: Any, dtype: Any) -> Any:
+        actor, _ = make_actor_and_critics(config, spec, rng, device, dtype, 2 * spec.action_size)
+        return expectile.init(config, spec, rng, device, dtype) | {"actor": actor}
+
+    def policy_description(config: Any, spec: Any) -> Any:
+        own = {"action_size": spec.action_size, "squashed": squashed, "state_dependent_std": True}
+        return {"kind": "gaussian", "activation": config.networks.activation, **own}
+
+    def update(state: Any, config: Any, spec: Any, batch: Any, *others: Any) -> Any:
+        return {}, batch.reward
+
+    own = functions(init=init, update=update, policy_description=policy_description)
+    run = offbeat.train(own, "Pendulum-v1", out=str(tmp_path), exploration=None, **SETTINGS)
+    assert run.status == "finished"
+    assert run.policy().act([1.0, 0.0, 0.0]).shape == (1,)
 
 
 def test_a_learning_rate_that_no_group_has_is_named() -> None:
