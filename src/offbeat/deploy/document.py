@@ -305,7 +305,9 @@ def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: 
             choices = sum(spec.counts) + bool(policy.get("dueling"))
             out = choices if spec.counts else spec.action_size * (2 if doubled else 1)
             if found is not None and found.ndim == 2 and found.shape[1] != out:
-                raise InvalidDocument(f"the last layer has {found.shape[1]} outputs, but {head} needs {out} here")
+                raise InvalidDocument(
+                    f"the last layer has {found.shape[1]} outputs, but {head} needs {out} for {spec.name}"
+                )
         wanted |= {f"actor/{layer}/weight": (size, out), f"actor/{layer}/bias": (out,)}
         if f"actor/{layer}/norm/scale" in weights:
             wanted |= {f"actor/{layer}/norm/{part}": (out,) for part in ("scale", "offset")}
