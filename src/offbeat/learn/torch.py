@@ -94,7 +94,7 @@ class TorchBackend:
         self.state = self._init(rng)
         if self.state is None:
             raise UsageError("init of the algorithm returned None; return the state")
-        self._shapes = tensor_shapes(self.state)
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # before the first update
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         if not isinstance(self.noise_shape, tuple) or not all(isinstance(size, int) for size in self.noise_shape):
             raise UsageError(
@@ -136,6 +136,8 @@ class TorchBackend:
         td_errors: bool,
     ) -> UpdateResult:
         metrics, errors, update = defaultdict[str, list[Scalar]](list), [], self.function("update")
+        if self._shapes is None:
+            self._shapes = tensor_shapes(self.state)
         with denormals_flushed(), self.gradient_mode():
             each_noise = self._tensor(noise).unbind()
             for index, batch in enumerate(self._batches(batches)):
@@ -246,7 +248,8 @@ class TorchBackend:
         return description
 
     def arrays(self) -> dict[str, Array]:
-        check_unchanged(self.state, self._shapes)
+        if self._shapes is not None:
+            check_unchanged(self.state, self._shapes)
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state_tensors(self.state)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:

@@ -20,6 +20,11 @@ from offbeat.run.lock import RunLock
 from offbeat.settings import write_yaml
 
 HEARTBEAT_SECONDS = 2.0
+FILES_OF_A_RUN = {
+    *(".lock", "config.yaml", "metrics.jsonl", "evaluations.jsonl", "summary.json", "status.json", "log.txt"),
+    *("checkpoints", "replay", "policy", "tensorboard", "wandb", "videos", "trace.json"),
+}
+"""What Offbeat itself puts into a run's directory."""
 
 
 class RunDirectory:

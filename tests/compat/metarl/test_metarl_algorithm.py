@@ -75,7 +75,9 @@ def test_an_exploration_object_with_get_action_alone_is_called_for_each_environm
 
         def reset(self, dones: Any = None) -> None: ...
 
-    algo = trained(tmp_path, recording(exploration_policy=One(), rollout_batch_size=2))
+    algo = recording(exploration_policy=One(), rollout_batch_size=2)
+    One.seen.clear()  # a copy was tried
+    trained(tmp_path, algo)
     assert len(One.seen) == 16
     assert algo.replay_buffer.n_transitions_stored == 16
 
@@ -307,6 +309,8 @@ class NoMethods:
         ({"max_eval_path_length": 0}, "max_eval_path_length=0"),
         ({"discount": 1.5}, "discount=1.5"),
         ({"min_buffer_size": -1}, "min_buffer_size=-1"),
+        ({"steps_per_epoch": 2.5}, "steps_per_epoch=2.5 is a float; it must be a whole number"),
+        ({"reward_scale": "a"}, "reward_scale='a' is a str; it must be a number"),
         ({"min_buffer_size": 11, "replay_buffer": PathBuffer(10)}, "min_buffer_size=11 is more than the 10"),
     ],
 )
@@ -327,10 +331,14 @@ def test_an_env_spec_without_spaces_and_a_runner_without_methods_are_refused() -
 @pytest.mark.parametrize(
     ("action", "words"), [(np.array([1, 1]), "shape"), (7, "integers from 0 to 1"), ("a", "shape"), (0.5, "integers")]
 )
-def test_an_action_that_the_environment_cannot_take_is_refused_before_it_is_stepped(
+def test_an_action_that_the_environment_cannot_take_is_refused_before_anything_is_made(
     action: Any, words: str, tmp_path: Path
 ) -> None:
-    algo = recording(exploration_policy=Always(action))
+    with pytest.raises(UsageError, match=f"exploration_policy gave .*{words}"):
+        recording(exploration_policy=Always(action))
+    later = Always()
+    algo = recording(exploration_policy=later)
+    assert (later.calls, later.resets) == (0, [])  # a copy was tried
+    later.action = action
     with pytest.raises(UsageError, match=f"exploration_policy gave .*{words}"):
         trained(tmp_path, algo)
-    assert algo.replay_buffer.n_transitions_stored == 0

@@ -361,3 +361,9 @@ def test_an_interface_of_the_users_own_may_give_an_own_kind_of_buffer() -> None:
 
     (row,) = training().run_epoch(ScriptedInterface([Own(episode(1, steps=50).memory)]))
     assert (row["return_train"], row["episode_length_train"]) == (7.0, 50.0)
+
+
+def test_our_replay_as_a_class_or_with_sizes_gets_the_spaces() -> None:
+    for memory_cls, size in ((ReplayMemory, 1_000_000), (functools.partial(ReplayMemory, memory_size=70), 70)):
+        training = TrainingOffline(env_cls=SPACES, memory_cls=memory_cls)
+        assert (training.memory.memory_size, training.memory.spec.action_size) == (size, SPACES[1].shape[0])

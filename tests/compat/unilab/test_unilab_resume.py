@@ -154,3 +154,17 @@ def test_loading_a_checkpoint_restores_the_order_of_minibatches(tmp_path: Path) 
     torch.manual_seed(0)
     rollouts.learner().load(tmp_path)
     assert torch.equal(torch.randperm(20), wanted)
+
+
+def test_a_run_without_a_checkpoint_begins_again_and_no_file_of_the_user_is_removed(tmp_path: Path) -> None:
+    begun = tmp_path / "run"
+    (begun / "checkpoints").mkdir(parents=True)
+    (begun / "config.yaml").write_text("seed: 1")
+    train("own", tmp_path)  # it was killed before its first checkpoint
+    assert (begun / "config.yaml").read_text() != "seed: 1"
+    mine = tmp_path / "other" / "run" / "thesis.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("years of work")
+    with pytest.raises(UsageError, match=r"holds 'thesis.txt'; use another log_dir"):
+        train("own", tmp_path / "other")
+    assert mine.read_text() == "years of work"

@@ -64,7 +64,9 @@ class TrainingOffline:
         check_class("memory_cls", self.memory_cls, MEMORY_METHODS)
         check_class("training_agent_cls", self.training_agent_cls, AGENT_METHODS)
         spaces = dict(zip(("observation_space", "action_space"), spaces_of(self.env_cls), strict=True))
-        memory_cls = self.memory_cls or functools.partial(ReplayMemory, **spaces)
+        memory_cls: Any = self.memory_cls or ReplayMemory
+        if _unwrapped(memory_cls) is ReplayMemory:
+            memory_cls = functools.partial(memory_cls, **spaces)
         self.memory: Any = memory_cls(nb_steps=self.steps, device=self.device)
         check_methods("memory_cls", self.memory, MEMORY_METHODS)
         if (capacity := getattr(self.memory, "memory_size", None)) is not None and capacity < self.start_training:
@@ -191,3 +193,8 @@ class TorchTrainingOffline(TrainingOffline):
 
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         super().__post_init__()
+
+
+def _unwrapped(cls: Any) -> Any:
+    """The class behind a partial."""
+    return cls.func if isinstance(cls, functools.partial) else cls

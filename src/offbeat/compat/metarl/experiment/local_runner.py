@@ -12,13 +12,9 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.compat.metarl.envs.env_spec import own_spec
-from offbeat.compat.metarl.experiment.object_state import (
-    Decoder,
-    Encoder,
-    process_randomness,
-    set_process_randomness,
-)
+from offbeat.compat.metarl.experiment.object_state import Decoder, Encoder
 from offbeat.compat.metarl.experiment.snapshotter import check_snapshot_config, is_due
+from offbeat.compat.metarl.process_randomness import process_randomness, set_process_randomness
 from offbeat.compat.metarl.sampler.recorded_env import copy_environment
 from offbeat.compat.metarl.tabular import tabular
 from offbeat.errors import CheckpointError, UsageError

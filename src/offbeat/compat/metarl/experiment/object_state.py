@@ -247,15 +247,3 @@ _RANDOM: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     random.Random: (lambda value: value.getstate(), lambda value, state: value.setstate(state)),
     torch.Generator: (lambda value: value.get_state(), lambda value, state: value.set_state(state)),
 }
-
-
-def process_randomness() -> dict[str, Any]:
-    """The states of the random generators that a whole process shares."""
-    numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - user code draws from it
-    return {"python": random.getstate(), "numpy": numpy, "torch": torch.get_rng_state()}
-
-
-def set_process_randomness(states: dict[str, Any]) -> None:
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002
-    torch.set_rng_state(states["torch"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
+from offbeat.compat.metarl.process_randomness import process_randomness, set_process_randomness
 from offbeat.errors import UsageError
 from offbeat.types import Array, EnvSpec, Weights
 
@@ -18,6 +20,28 @@ def check_policy(policy: Any, name: str) -> None:
         )
     if not callable(getattr(policy, "reset", None)):
         raise UsageError(f"{name} is a {type(policy).__name__} without reset; add a method reset(dones=None)")
+
+
+def try_policy(policy: Any, spec: EnvSpec, name: str) -> None:
+    """UsageError for actions of another shape. name: of the argument.
+
+    A copy of it acts once, so that neither it nor the process's random generators change. An object that cannot be
+    copied is checked at its first action.
+    """
+    try:
+        tried = copy.deepcopy(policy)
+    except (TypeError, RuntimeError, NotImplementedError):
+        return
+    states = process_randomness()
+    try:
+        tried.reset(np.ones(1, bool))
+        read_actions(tried, np.zeros((1, spec.observation_size), np.float32), spec, name)
+    except UsageError:
+        raise
+    except (TypeError, ValueError, RuntimeError, AttributeError, LookupError) as error:
+        raise UsageError(f"{name} raised {type(error).__name__} on an observation of zeros: {error}") from error
+    finally:
+        set_process_randomness(states)
 
 
 def read_actions(policy: Any, observations: Array, spec: EnvSpec, name: str, *, singly: bool = False) -> Array:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any
 
 from offbeat.compat.metarl.envs.env_spec import own_spec
-from offbeat.compat.metarl.sampler.given_policy import check_policy
+from offbeat.compat.metarl.sampler.given_policy import check_policy, try_policy
 from offbeat.errors import UsageError
 
-_AT_LEAST_ONE = (
-    *("steps_per_epoch", "max_path_length", "max_eval_path_length", "n_train_steps", "buffer_batch_size"),
-    "rollout_batch_size",
-)
+_WHOLE = ("steps_per_epoch", "n_train_steps", "buffer_batch_size", "rollout_batch_size", "min_buffer_size")
+_NUMBERS = (*_WHOLE, "max_path_length", "max_eval_path_length", "discount", "reward_scale")
+_AT_LEAST_ONE = tuple(name for name in _NUMBERS if name not in ("min_buffer_size", "discount", "reward_scale"))
 _OF_RUNNERS = ("step_epochs", "obtain_samples", "get_env_copy")
 
 
@@ -22,6 +22,11 @@ def check_arguments(algo: Any) -> None:
     if algo.exploration_policy is not None:
         check_policy(algo.exploration_policy, "exploration_policy")
     check_buffer(algo.replay_buffer, "add_path")
+    for name in _NUMBERS:
+        value, kind = getattr(algo, name), Integral if name in _WHOLE else Real
+        if value is not None and not isinstance(value, kind):
+            number = "a whole number" if name in _WHOLE else "a number"
+            raise UsageError(f"{name}={value!r} is a {type(value).__name__}; it must be {number}")
     for name in _AT_LEAST_ONE:
         value = getattr(algo, name)
         if value is not None and value < 1:
@@ -36,6 +41,13 @@ def check_arguments(algo: Any) -> None:
             f"min_buffer_size={algo.min_buffer_size} is more than the {capacity} transitions that replay_buffer holds, "
             "so learning would never begin; use a smaller one, or a larger capacity_in_transitions"
         )
+
+
+def check_actions(algo: Any) -> None:
+    """UsageError for a policy whose actions the environment cannot take."""
+    for name in ("policy", "exploration_policy"):
+        if getattr(algo, name) is not None:
+            try_policy(getattr(algo, name), own_spec(algo.env_spec), name)
 
 
 def check_buffer(replay_buffer: Any, *methods: str) -> None:

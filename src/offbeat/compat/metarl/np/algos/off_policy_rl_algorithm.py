@@ -10,7 +10,7 @@ import numpy as np
 
 from offbeat.compat.metarl.envs.env_spec import own_spec
 from offbeat.compat.metarl.experiment.deterministic import get_seed
-from offbeat.compat.metarl.np.algos.checks import check_arguments, check_runner
+from offbeat.compat.metarl.np.algos.checks import check_actions, check_arguments, check_runner
 from offbeat.compat.metarl.np.algos.rl_algorithm import RLAlgorithm
 from offbeat.compat.metarl.performance import log_performance
 from offbeat.compat.metarl.sampler import OffPolicyVectorizedSampler
@@ -75,6 +75,7 @@ class OffPolicyRLAlgorithm(RLAlgorithm):
         self._epoch_returns: list[float] = []
         self._epoch = 0
         self.init_opt()
+        check_actions(self)
 
     def init_opt(self) -> None:
         """Called at the end of the constructor, for networks and optimisers."""

@@ -10,10 +10,10 @@ from offbeat.compat.unilab.algos.torch.offpolicy.actors import ALGORITHMS, build
 from offbeat.errors import UsageError
 
 
-def check_numbers(**numbers: int) -> None:
+def check_numbers(**numbers: Any) -> None:
     """Refuses what is not a whole number of at least 1."""
     for name, value in numbers.items():
-        if isinstance(value, bool) or int(value) != value or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value or value < 1:
             raise UsageError(f"{name}={value!r} is out of range: it must be a whole number of at least 1")
 
 

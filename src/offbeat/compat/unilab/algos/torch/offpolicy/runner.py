@@ -32,7 +32,9 @@ from offbeat.errors import UsageError
 from offbeat.replay.uniform import UniformReplay
 from offbeat.run.api import RunResult, resume, train_config
 from offbeat.run.checkpoint import Checkpoints
+from offbeat.run.directory import FILES_OF_A_RUN
 from offbeat.run.environments import spec_of
+from offbeat.run.lock import RunLock
 from offbeat.types import EnvSpec
 
 LOGGERS = {"tensorboard": "tensorboard", "wandb": "wandb", "none": "none"}
@@ -206,7 +208,7 @@ class OffPolicyRunner(AsyncRunner):
             changes = {name: changes[name] for name in changes if name not in self._finished(path, settings)}
             return resume(path, env=self._env, algorithm=record, callbacks=[following], **changes)
         if path.exists():
-            shutil.rmtree(path)  # it was killed before its first checkpoint
+            _remove_begun(path)
         if self.seed is None:
             self.seed = secrets.randbelow(2**31)
         env = self.env_name if isinstance(self._env, str) else f"<{self.env_name}>"
@@ -266,3 +268,13 @@ class OffPolicyRunner(AsyncRunner):
             directory.mkdir(parents=True, exist_ok=True)
             return Path(shutil.copyfile(run / "trace.json", directory / "trace.json"))
         return None
+
+
+def _remove_begun(path: Path) -> None:
+    """Removes a run that was killed before its first checkpoint, and nothing that is not a run's own."""
+    if foreign := sorted(each.name for each in path.iterdir() if each.name not in FILES_OF_A_RUN):
+        raise UsageError(f"{path} is where the run is saved, but it holds {foreign[0]!r}; use another log_dir")
+    lock = RunLock(path)
+    lock.take()
+    shutil.rmtree(path)
+    lock.release()
