@@ -100,7 +100,7 @@ def _forward(weights: Weights, obs: Array, dtype: torch.dtype) -> Tensor:
 
 def _likelihood(description: dict[str, Any]) -> distributions.Head:
     if description["kind"] == "gaussian":
-        return distributions.Gaussian(description["squashed"])
+        return distributions.GaussianHead(description["squashed"])
     if "branches" in description:
         return distributions.MultiCategorical(description["branches"])
     return distributions.Categorical()
