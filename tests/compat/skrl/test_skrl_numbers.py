@@ -20,7 +20,16 @@ GAMMA, POLYAK, RATES = 0.9, 0.1, (1e-2, 2e-2, 3e-2)
 class Plain:
     """SAC as documented, by autograd and torch's own Adam, one module and one formula after the other."""
 
-    def __init__(self, models: dict[str, Any], coefficient: float, learned: bool, clip: float, target: float) -> None:
+    def __init__(
+        self,
+        models: dict[str, Any],
+        coefficient: float,
+        learned: bool,
+        clip: float,
+        target: float,
+        limit: float | None = None,
+    ) -> None:
+        self.limit, self.clipped = limit, list[float]()
         self.models, self.learned, self.clip, self.target = copy.deepcopy(models), learned, clip, target
         for name in ("critic_1", "critic_2"):
             self.models[f"target_{name}"].load_state_dict(self.models[name].state_dict())
@@ -34,6 +43,9 @@ class Plain:
         mean, outputs = self.models["policy"].compute(inputs, "policy")
         distribution = Normal(mean, outputs["log_std"].clamp(-20, 2).exp())
         action = distribution.rsample()
+        if self.limit is not None:
+            drawn, action = action, action.clamp(-self.limit, self.limit)
+            self.clipped.append(float((action != drawn).double().mean()))
         return action, distribution.log_prob(action).sum(-1, keepdim=True)
 
     def value(self, name: str, inputs: dict[str, Any], action: Tensor) -> Tensor:
@@ -86,11 +98,18 @@ class Given(skrl.Memory):
 @pytest.mark.parametrize("learned", [True, False])
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 @pytest.mark.parametrize("states", [None, small.STATES])
-def test_an_update_equals_the_documented_formulas(tmp_path: Path, learned: bool, clip: float, states: Any) -> None:
+@pytest.mark.parametrize("limit", [None, 0.8], ids=["drawn", "clipped"])
+def test_an_update_equals_the_documented_formulas(
+    tmp_path: Path, learned: bool, clip: float, states: Any, limit: float | None
+) -> None:
+    """limit: of actions, with clip_actions; beyond it, the policy's gradient has a branch of its own."""
     rows = {name: tensor.double() if tensor.is_floating_point() else tensor
             for name, tensor in small.transitions(16, states=states is not None).items()}  # fmt: skip
-    models = small.make_models(states=states, dtype=torch.float64)
-    plain = Plain(models, 0.3, learned, clip, target=-1.5)
+    models = small.make_models(states=states, dtype=torch.float64, clip_actions=limit is not None)
+    if limit is not None:
+        bound = torch.full((2,), limit, dtype=torch.float64)
+        models["policy"]._limits = -bound, bound
+    plain = Plain(models, 0.3, learned, clip, target=-1.5, limit=limit)
     settings = {"discount_factor": GAMMA, "polyak": POLYAK, "learning_rate": RATES, "initial_entropy_value": 0.3}
     settings |= {"learn_entropy": learned, "target_entropy": -1.5, "grad_norm_clip": clip, "batch_size": 16}
     agent = small.make_agent(tmp_path, Given(rows), models, states, **settings)
@@ -103,6 +122,8 @@ def test_an_update_equals_the_documented_formulas(tmp_path: Path, learned: bool,
             for mine, theirs in zip(models[name].parameters(), plain.models[name].parameters(), strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9)
         torch.testing.assert_close(agent.log_entropy_coefficient, plain.log_coefficient, rtol=0, atol=1e-9)
+    if limit is not None:
+        assert 0.2 < sum(plain.clipped) / len(plain.clipped) < 0.5, plain.clipped
 
 
 def test_our_replay_gives_the_same_update_as_a_memory_of_the_user(tmp_path: Path) -> None:
