@@ -234,6 +234,18 @@ def test_learning_is_tracked_with_skrls_tags(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("interval", [0, -1])
+@pytest.mark.parametrize("checkpoint_interval", [0, -1, 10])
+def test_where_nothing_is_written_nothing_is_collected(tmp_path: Path, interval: int, checkpoint_interval: int) -> None:
+    experiment = {"write_interval": interval, "checkpoint_interval": checkpoint_interval}
+    agent = small.make_agent(tmp_path, experiment=experiment)
+    interact(agent, 20, reward=2.0, episode=4)
+    agent.track_data("Own / x", 1.0)
+    assert not agent.tracking_data
+    assert not agent.episodes._rewards
+    assert list(agent.episodes.returns) == ([8.0] * 5 if checkpoint_interval > 0 else [])  # for the best modules
+
+
 def test_write_intervals(tmp_path: Path) -> None:
     for interval, count in (("auto", 30), (7, 4), (0, 0), (-5, 0)):
         place = tmp_path / str(interval)

@@ -183,7 +183,8 @@ def test_the_environment_is_closed_at_exit(monkeypatch: pytest.MonkeyPatch) -> N
         assert registered == ([env.close] if close else [])
 
 
-def test_environment_info_is_tracked_under_its_key() -> None:
+def test_environment_info_is_tracked_under_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Calls, "init", lambda self, trainer_cfg: setattr(self, "write_interval", 1000))
     agent = Calls()
     trained(still(), agent, timesteps=3)
     assert agent.tracking_data["Info / height"] == [1.0, 2.0, 3.0]
@@ -364,11 +365,15 @@ def test_environments_that_are_refused(env: Any, options: Any, error: Any, messa
         skrl.wrap_env("Pendulum-v1" if env is None else gym.make(env), **options)
 
 
-def test_an_action_that_is_not_finite_is_refused() -> None:
-    env = still()
+@pytest.mark.parametrize("count", [None, 2])
+def test_an_action_that_is_not_finite_is_refused_with_the_names_of_skrls_settings(count: int | None) -> None:
+    env = still(count)
     env.reset()
-    with pytest.raises(OffbeatError, match="actions must be finite"):
-        env.step(torch.full((1, 2), float("nan")))
+    actions = torch.zeros(count or 1, 2)
+    actions[-1] = float("nan")
+    message = f"environment {(count or 1) - 1} is .* must be finite; .* lower learning_rate, or set grad_norm_clip"
+    with pytest.raises(OffbeatError, match=message):
+        env.step(actions)
 
 
 def test_set_seed_seeds_everything_and_draws_one_if_none_is_given() -> None:

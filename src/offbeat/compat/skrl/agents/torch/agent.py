@@ -109,8 +109,12 @@ class Agent(ABC):
     # Tracking.
 
     def track_data(self, tag: str, value: float) -> None:
-        """Keeps a number for the next write. Tags that end in (min) and (max) are reduced so, others by their mean."""
-        self.tracking_data[tag].append(value)
+        """Keeps a number for the next write. Tags that end in (min) and (max) are reduced so, others by their mean.
+
+        Nothing is kept where nothing is written (write_interval of 0 and less).
+        """
+        if _on(self.write_interval):
+            self.tracking_data[tag].append(value)
 
     def tracked(self) -> dict[str, float]:
         """Tags and numbers since the last write."""
@@ -151,10 +155,11 @@ class Agent(ABC):
 
         All rows are needed, also those of environments that were only reset, which infos tells apart.
         """
-        if self.write_interval == "auto" or self.write_interval > 0 or self.checkpoint_interval:
+        if _on(self.write_interval) or _on(self.checkpoint_interval):  # a checkpoint has the best modules by returns
             own = rewards.detach().cpu().numpy().reshape(-1)
             ended = (terminated | truncated).detach().cpu().numpy().reshape(-1)
             valid = valid_rows(infos)
+            self.episodes.keep_rewards = _on(self.write_interval)
             self.episodes.step(own, ended, None if valid is None else valid.cpu().numpy())
 
     @abstractmethod
@@ -271,6 +276,11 @@ def _interval(name: str, value: Any) -> Any:
     if value != "auto" and not isinstance(value, int):
         raise UsageError(f"{name}={value!r} must be an integer, in timesteps, or auto")
     return value
+
+
+def _on(interval: Any) -> bool:
+    """Whether something is due at times; `auto` is resolved later."""
+    return bool(interval == "auto" or interval > 0)
 
 
 def _state_of(module: Any) -> Any:

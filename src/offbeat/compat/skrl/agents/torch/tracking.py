@@ -31,12 +31,16 @@ def reduced(tag: str, values: Sequence[Any]) -> float:
 
 
 class EpisodeTracker:
-    """Returns and lengths of episodes, and the rewards of single steps."""
+    """Returns and lengths of episodes, and the rewards of single steps.
+
+    keep_rewards: whether to keep the rewards of single steps until `take`, which must then be called from time to time.
+    """
 
     def __init__(self) -> None:
         self.returns, self.lengths = deque[float](maxlen=EPISODES), deque[int](maxlen=EPISODES)
         self._return, self._length = np.zeros(0), np.zeros(0, np.int64)  # (N,) of the current episodes
         self._rewards: list[Array] = []
+        self.keep_rewards = True
 
     def step(self, rewards: Array, ended: Array, valid: Array | None = None) -> None:
         """rewards, ended: (N,) of one step. valid: (N,), False where an environment was only reset; None for all True.
@@ -49,7 +53,8 @@ class EpisodeTracker:
             valid = np.ones(len(rewards), np.bool_)
         self._return[valid] += rewards[valid]
         self._length[valid] += 1
-        self._rewards.append(rewards[valid])
+        if self.keep_rewards:
+            self._rewards.append(rewards[valid])
         ended = ended & valid
         if ended.any():
             self.returns.extend(self._return[ended].tolist())

@@ -246,6 +246,8 @@ class SAC(Agent):
         if learner is None or self.memory is None:
             raise UsageError("update: this SAC has no critics or no memory; pass all five models and a memory")
         if self._config_key != self._settings_now():  # settings may be changed at any time
+            cfg.expand()
+            cfg.validate()
             learner.backend.config = core_config(cfg)  # type: ignore[attr-defined]
             self._config_key = self._settings_now()
         self._module.watch = self.write_interval != "auto" and self.write_interval > 0

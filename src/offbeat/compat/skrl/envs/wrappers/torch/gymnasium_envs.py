@@ -20,7 +20,8 @@ from offbeat.compat.skrl.utils.spaces.torch import (
 )
 from offbeat.envs.batched import BatchedVector
 from offbeat.envs.inline import InlineVector
-from offbeat.errors import SpaceError
+from offbeat.envs.reader import all_finite
+from offbeat.errors import OffbeatError, SpaceError
 from offbeat.layout import Layout, Leaf
 from offbeat.types import Array, EnvSpec, Observation, Step
 
@@ -91,6 +92,12 @@ class GymnasiumWrapper(Wrapper):
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         drawn = actions.detach().to("cpu", torch.float32).reshape(self.num_envs, -1).numpy()
+        if not all_finite(drawn):
+            row = int(np.argwhere(~np.isfinite(drawn))[0, 0])
+            raise OffbeatError(
+                f"the action for environment {row} is {drawn[row].tolist()}, but actions must be finite; NaN means "
+                "that the policy's weights have diverged: lower learning_rate, or set grad_norm_clip"
+            )
         step: Step = self._vector.step(drawn)
         self._episode = int(step.episode[0])
         if self._vectorized:
