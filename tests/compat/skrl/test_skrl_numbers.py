@@ -13,6 +13,7 @@ from torch.distributions import Normal
 
 import skrl_agents as small
 from offbeat.compat import skrl
+from offbeat.errors import UsageError
 
 GAMMA, POLYAK, RATES = 0.9, 0.1, (1e-2, 2e-2, 3e-2)
 
@@ -138,3 +139,20 @@ def test_our_replay_gives_the_same_update_as_a_memory_of_the_user(tmp_path: Path
         agent.update(timestep=0, timesteps=1)
     for name, tensor in small.weights(ours).items():
         torch.testing.assert_close(tensor, small.weights(theirs)[name], rtol=1e-5, atol=1e-7)
+
+
+def test_settings_that_are_changed_after_construction(tmp_path: Path) -> None:
+    changed, plain = (small.make_agent(tmp_path, models=small.make_models(seed=0)) for _ in range(2))
+    changed.cfg.learning_rate = 1e-4  # the optimizers have their rates, as in skrl
+    changed.cfg.polyak = plain.cfg.polyak = 0.5
+    for agent in (changed, plain):
+        agent.memory.add_samples(**small.transitions(20))
+        torch.manual_seed(0)
+        agent.update(timestep=1, timesteps=3)
+    assert changed.cfg.learning_rate == (1e-4, 1e-4, 1e-4)
+    assert changed.policy_optimizer.rate == 1e-3
+    assert changed.learner.backend.config.target.tau == 0.5
+    assert all(torch.equal(each, small.weights(plain)[name]) for name, each in small.weights(changed).items())
+    changed.cfg.polyak = 1.5
+    with pytest.raises(UsageError, match=r"polyak=1\.5 is out of range"):
+        changed.update(timestep=2, timesteps=3)

@@ -219,22 +219,6 @@ def test_with_learning_starts_0_the_first_row_fills_a_batch(tmp_path: Path) -> N
         assert len(agent._draws(1, 8, 0.9).columns["obs"][0]) == 8
 
 
-def test_settings_that_are_changed_after_construction(tmp_path: Path) -> None:
-    changed, plain = (learned(tmp_path, 1) for _ in range(2))
-    changed.cfg.learning_rate = 1e-4  # the optimizers have their rates, as in skrl
-    changed.cfg.polyak = plain.cfg.polyak = 0.5
-    for agent in (changed, plain):
-        torch.manual_seed(0)
-        agent.update(timestep=1, timesteps=3)
-    assert changed.cfg.learning_rate == (1e-4, 1e-4, 1e-4)
-    assert changed.policy_optimizer.rate == 1e-3
-    assert changed.learner.backend.config.target.tau == 0.5
-    assert difference(changed, plain, "policy") == difference(changed, plain, "target_critic_1") == 0.0
-    changed.cfg.polyak = 1.5
-    with pytest.raises(UsageError, match=r"polyak=1\.5 is out of range"):
-        changed.update(timestep=2, timesteps=3)
-
-
 def test_grad_norm_clip_limits_the_step(tmp_path: Path) -> None:
     plain, small_clip, off = (learned(tmp_path, 2, grad_norm_clip=each) for each in (0, 1e-9, -1))
     assert difference(plain, off, "critic_1") == 0.0
