@@ -72,7 +72,7 @@ class LocalRunner:
         self._sampler: Any = None
         self._train_args: TrainArgs | None = None
         self._stats = ExperimentStats()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.step_itr: int = 0
         self.step_path: Any = None
         self.enable_logging = True
@@ -245,14 +245,14 @@ class LocalRunner:
         if callable(getattr(self._sampler, "snapshot", None)):
             of_sampler, values["sampler"] = self._sampler.snapshot()
             arrays |= {f"sampler/{name}": array for name, array in of_sampler.items()}
-        self._tell_left_out(encoder.left_out)
+        self._warn_left_out(encoder.left_out)
         arguments = None if self._train_args is None else asdict(self._train_args)
         notes = {"log_length": durable.size(self._checkpoints.root / METRICS) or 0, "train_args": arguments}
         self._checkpoints.save(Snapshot(arrays, values, notes), encoder.shards, epoch)
 
-    def _tell_left_out(self, names: list[str]) -> None:
-        if new := [name for name in names if name not in self._told]:
-            self._told.update(new)
+    def _warn_left_out(self, names: list[str]) -> None:
+        if new := [name for name in names if name not in self._warned]:
+            self._warned.update(new)
             warnings.warn(
                 f"the checkpoint does not hold {', '.join(new)}: only arrays, numbers, containers of them, and objects "
                 "with state_dict and load_state_dict are saved; after a resume these are as your script makes them",

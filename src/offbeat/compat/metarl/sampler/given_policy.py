@@ -98,7 +98,7 @@ def _checked(given: Any, count: int, spec: EnvSpec, name: str) -> Array:
 
 
 class GivenPolicy:
-    """Acts through a user's object. ended (N,) bool: environments whose episode begins, of which it is told.
+    """Acts through a user's object. ended (N,) bool: environments whose episode begins; passed to `reset`.
 
     given: the actions of the last call, in the environment's units. best: take the mean of a stochastic policy.
     """
