@@ -306,3 +306,13 @@ def test_kl_adaptive_rate() -> None:
         rates.append(optimizer.param_groups[0]["lr"])
     assert rates == [1e-3, 1e-3, 5e-4, 4e-4, 4e-4, 8e-4, 1.6e-3, 2e-3]
     assert scheduler.get_last_lr() == [2e-3]
+
+
+def test_a_scheduler_that_goes_on_needs_the_first_rate_of_its_optimizer() -> None:
+    fresh = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    with pytest.raises(KeyError, match="initial_lr"):  # as torch's own schedulers say
+        skrl.KLAdaptiveLR(fresh, last_epoch=4)
+    fresh.param_groups[0]["initial_lr"] = 5e-3
+    going_on = skrl.KLAdaptiveLR(fresh, last_epoch=4)
+    assert going_on.base_lrs == [5e-3]
+    assert going_on.get_last_lr() == [1e-3]
