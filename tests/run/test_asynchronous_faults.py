@@ -54,6 +54,12 @@ def log_of(path: Path) -> str:
     return (path / "log.txt").read_text()
 
 
+def nothing_starts(path: Path) -> bool:
+    """Whether every process of a run has started, as status.json says: before that, a signal ends it."""
+    processes = json.loads((path / "status.json").read_text())["processes"]
+    return bool(processes) and all(each["state"] != "starting" for each in processes)
+
+
 def processes_of(path: Path) -> dict[str, int]:
     """The pid of every process of a run, by name, as status.json has them."""
     found: dict[str, int] = {}
@@ -236,6 +242,7 @@ def test_a_signal_to_every_process_of_a_run_stops_it_in_good_order(number: int, 
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:
         metrics = tmp_path / "run" / "metrics.jsonl"
         patience.wait_until(lambda: metrics.exists() and metrics.read_text(), "the run does not log")
+        patience.wait_until(lambda: nothing_starts(tmp_path / "run"), "a collector does not start")
         for pid in processes_of(tmp_path / "run").values():
             os.kill(pid, number)
         assert run.wait(patience.SECONDS) == 0
