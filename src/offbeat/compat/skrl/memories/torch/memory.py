@@ -67,6 +67,7 @@ class Memory:
         self._fields: dict[str, Field] = {}
         self._shard: Shard | None = None
         self._views: dict[str, Tensor] = {}
+        self._is_shared = False
         # Where the next row goes, as indexes of `tensors`, and whether every row was written.
         self.memory_index, self.env_index, self.filled = 0, 0, False
 
@@ -85,10 +86,12 @@ class Memory:
             raise UsageError("this memory has no tensors; call create_tensor first (an agent does it in init)")
         capacity = self.memory_size * self.num_envs
         schema = Schema(tuple(self._fields.values()))
-        check_fits(f"memory_size={self.memory_size} with num_envs={self.num_envs}", Shard.nbytes(schema, capacity))
-        self._shard = Shard(schema, capacity)
+        size = Shard.nbytes(schema, capacity)
+        check_fits(f"memory_size={self.memory_size} with num_envs={self.num_envs}", size)
+        shared = torch.zeros(size, dtype=torch.uint8).share_memory_() if self._is_shared else None
+        self._shard = Shard(schema, capacity, buffer=None if shared is None else shared.numpy())
         self._views = {
-            name: torch.from_numpy(self._shard.column(field.name)).view(self._shape(name))
+            name: _view(self._shard.column(field.name), shared).view(self._shape(name))
             for name, field in self._fields.items()
         }
 
@@ -148,7 +151,13 @@ class Memory:
         self.memory_index, self.env_index = divmod(written % capacity, self.num_envs)
 
     def share_memory(self) -> None:
-        """Does nothing: an agent that is trained in another process is sent there with its memory, and back."""
+        """Moves the tensors to shared memory: what a process that is forked later writes to them is seen in all."""
+        if not self._is_shared:
+            rows = None if self._shard is None else _rows(self._shard)
+            self._is_shared, self._shard, self._views = True, None, {}
+            if rows is not None:
+                self.shard.restore([rows])
+                self.edits += 1
 
     # Tensors.
 
@@ -295,6 +304,15 @@ class Memory:
         self.reset()
         self.shard.write(Chunk(columns))
         self._move_indexes()
+
+
+def _view(column: Array, shared: Tensor | None) -> Tensor:
+    """A column of the ring as a tensor; of a ring in torch's shared memory, one that torch knows to be shared."""
+    view = torch.from_numpy(column)
+    if shared is None:
+        return view
+    offset = (column.__array_interface__["data"][0] - shared.data_ptr()) // column.itemsize
+    return view.new_empty(0).set_(shared.untyped_storage(), offset, view.shape, view.stride())
 
 
 def _rows(shard: Shard) -> Chunk:

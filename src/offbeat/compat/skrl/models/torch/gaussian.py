@@ -55,7 +55,8 @@ class GaussianMixin:
 
     clip_actions, clip_mean_actions: clip to the limits of the action space what was drawn, or the means before.
     clip_log_std: clips the log standard deviation to min_log_std and max_log_std.
-    reduction: of the log-probability over the action's components; "none" keeps (batch, A).
+    reduction: of the log-probability over the action's components; "none" keeps (batch, A). role: what `compute` gets
+    where `act` is called without one.
     """
 
     action_space: Any
@@ -79,7 +80,8 @@ class GaussianMixin:
         self._clip_actions, self._clip_mean_actions = clip_actions, clip_mean_actions
         self._log_std_limits = (min_log_std, max_log_std) if clip_log_std else None
         self._limits = compute_space_limits(self.action_space, device=self.device, none_if_unbounded="any")
-        self._moments: tuple[Tensor, Tensor] | None = None  # of the last distribution: mean, log standard deviation
+        self._role = role
+        self._moments: dict[str, tuple[Tensor, Tensor]] = {}  # mean and log deviation, last of each role; "": of any
 
     def act(self, inputs: Inputs, *, role: str = "") -> Output:
         """Drawn actions (batch, A), and log_std, log_prob (batch, 1) and mean_actions.
@@ -87,13 +89,14 @@ class GaussianMixin:
         With `taken_actions` in the inputs, log_prob is theirs. The density is that of the normal distribution, also
         where actions are clipped.
         """
+        role = role or self._role
         mean, outputs = self.compute(inputs, role)
         log_std = outputs["log_std"]
         if self._clip_mean_actions:
             mean = self._clipped(mean)
         if self._log_std_limits is not None:
             log_std = outputs["log_std"] = log_std.clamp(*self._log_std_limits)
-        self._moments = mean, log_std
+        self._moments[role] = self._moments[""] = mean, log_std
         limits = self._limits if self._clip_actions else (None, None)
         actions, log_prob = _Draw.apply(mean, log_std, torch.randn_like(mean), *limits)
         if "taken_actions" in inputs:
@@ -108,16 +111,19 @@ class GaussianMixin:
         low, high = self._limits
         return actions if low is None and high is None else torch.clamp(actions, min=low, max=high)
 
+    def _last(self, role: str) -> tuple[Tensor, Tensor] | None:
+        """The last moments of a role; of any, where it is not given or has not acted."""
+        return self._moments.get(role, self._moments.get(""))
+
     def get_entropy(self, *, role: str = "") -> Tensor:
-        """The entropy (batch, 1) of the last distribution; 0 before the first call of `act`."""
-        if self._moments is None:
+        """The entropy (batch, 1) of the last distribution, of this role if it has acted; 0 before the first `act`."""
+        moments = self._last(role)
+        if moments is None:
             return torch.zeros((), device=self.device)
-        mean, log_std = self._moments
+        mean, log_std = moments
         return (log_std + (0.5 + _HALF_LOG_TAU)).expand_as(mean).sum(-1, keepdim=True)
 
     def distribution(self, *, role: str = "") -> Normal | None:
-        """The last distribution; None before the first call of `act`."""
-        if self._moments is None:
-            return None
-        mean, log_std = self._moments
-        return Normal(mean, log_std.exp(), validate_args=False)
+        """The last distribution, of this role if it has acted; None before the first call of `act`."""
+        moments = self._last(role)
+        return None if moments is None else Normal(moments[0], moments[1].exp(), validate_args=False)

@@ -33,9 +33,10 @@ class MultivariateGaussianMixin(GaussianMixin):
         )
 
     def distribution(self, *, role: str = "") -> MultivariateNormal | None:  # type: ignore[override]
-        """The last distribution; None before the first call of `act`."""
-        if self._moments is None:
+        """The last distribution, of this role if it has acted; None before the first call of `act`."""
+        moments = self._last(role)
+        if moments is None:
             return None
-        mean, log_std = self._moments
+        mean, log_std = moments
         deviation: Tensor = log_std.exp().expand_as(mean)
         return MultivariateNormal(mean, scale_tril=torch.diag_embed(deviation), validate_args=False)

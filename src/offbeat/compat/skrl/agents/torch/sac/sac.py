@@ -238,7 +238,8 @@ class SAC(Agent):
 
     def _settings_now(self) -> tuple[Any, ...]:
         cfg = self.cfg
-        return (cfg.batch_size, cfg.discount_factor, cfg.polyak, cfg.grad_norm_clip, cfg.target_entropy)
+        goal = cfg.learn_entropy, cfg.target_entropy
+        return (cfg.batch_size, cfg.discount_factor, cfg.polyak, cfg.grad_norm_clip, *goal)
 
     def update(self, *, timestep: int, timesteps: int) -> None:
         """`gradient_steps` updates of critics, policy, entropy coefficient and targets, each on a batch of its own."""
@@ -250,6 +251,7 @@ class SAC(Agent):
             cfg.validate()
             learner.backend.config = core_config(cfg)  # type: ignore[attr-defined]
             self._config_key = self._settings_now()
+            self._set_up_checkpoint_modules()
         self._module.watch = self.write_interval != "auto" and self.write_interval > 0
         made, most = 0, max(1, ROWS_PER_CALL // cfg.batch_size)
         if any(self._schedulers):
