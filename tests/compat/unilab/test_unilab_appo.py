@@ -13,7 +13,7 @@ import unilab_rollouts as rollouts
 from torch import nn
 from unilab_rollouts import ACTIONS, ENVS, GROUPS, OBS, STEPS
 
-from offbeat.compat.unilab import APPOLearner, MLPModel
+from offbeat.compat.unilab import APPOLearner, MLPModel, vtrace_advantages
 from offbeat.compat.unilab.rsl_rl.modules import EmpiricalNormalization, GaussianDistribution
 from offbeat.errors import UsageError
 
@@ -192,6 +192,13 @@ def test_models_and_rollouts_are_moved_to_the_device() -> None:
         ({"tau": 2.0}, "tau=2.0"),
         ({"adaptive_kl_factor": 1.0}, "adaptive_kl_factor=1.0 is out of range: it must be more than 1"),
         ({"adaptive_lr_factor": 0.5}, "adaptive_lr_factor=0.5"),
+        ({"entropy_coef": -0.1}, "entropy_coef=-0.1 is out of range: it must be at least 0"),
+        ({"value_loss_coef": -1.0}, "value_loss_coef=-1.0 is out of range: it must be at least 0"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0 is out of range: it must be at least 0"),
+        ({"schedule": "adaptive", "desired_kl": 0.0}, "desired_kl=0.0 is out of range: it must be more than 0"),
+        ({"num_mini_batches": 2.5}, "num_mini_batches=2.5 is out of range: it must be a whole number of at least 1"),
+        ({"max_grad_norm": None}, "max_grad_norm=None is not a finite number; it must be more than 0"),
+        ({"entropy_coef": float("nan")}, "entropy_coef=nan is not a finite number; it must be at least 0"),
     ],
 )
 def test_a_setting_out_of_range_is_named(options: dict[str, Any], words: str) -> None:
@@ -217,12 +224,70 @@ def test_models_that_do_not_fit_are_refused() -> None:
         ({"observations": torch.zeros(STEPS, OBS)}, r"must be \[T, N, D\]"),
         ({"critic": torch.zeros(STEPS, ENVS, 7)}, "only one of critic and last_critic"),
         ({"time_outs": torch.zeros(STEPS, ENVS, 1)}, r"batch\['time_outs'\]"),
-        ({"last_obs": torch.zeros(ENVS + 1, OBS)}, r"batch\['last_obs'\] has shape \(5, 5\), .* must be \[4, size\]"),
+        ({"last_obs": torch.zeros(ENVS + 1, OBS)}, r"batch\['last_obs'\] has shape \(5, 5\), .* must be \[4, 5\]"),
+        ({"last_obs": torch.zeros(ENVS, OBS - 1)}, r"batch\['last_obs'\] has shape \(4, 4\), .* must be \[4, 5\]"),
+        (
+            {"observations": torch.zeros(STEPS, ENVS, 4)},
+            r"batch\['observations'\] .* must be \[6, 4, 5\]",
+        ),
+        ({"actions": torch.zeros(STEPS, ENVS, 1)}, r"batch\['actions'\] has shape \(6, 4, 1\), .* must be \[6, 4, 2\]"),
+        ({"final_obs": torch.zeros(STEPS, ENVS, 4)}, r"batch\['final_obs'\] has shape \(6, 4, 4\)"),
+        (
+            {"critic": torch.zeros(STEPS, ENVS, 7), "last_critic": torch.zeros(ENVS, 7)},
+            r"batch\['critic'\] has shape \(6, 4, 7\), .* must be \[6, 4, 5\]",
+        ),
     ],
 )
 def test_a_rollout_that_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
+    learner = rollouts.learner(normalise=True)
+    before = copy.deepcopy(learner.get_state_dict())
     with pytest.raises(UsageError, match=words):
-        rollouts.learner().update({**rollouts.rollout(0), **change})
+        learner.update({**rollouts.rollout(0), **change})
+    for name in ("actor", "critic", "target_actor"):
+        for key, tensor in learner.get_state_dict()[name].items():
+            assert torch.equal(tensor, before[name][key])
+
+
+def test_a_critic_with_observations_of_its_own_needs_them() -> None:
+    learner = rollouts.learner(critic_size=7)
+    with pytest.raises(UsageError, match="batch has no critic, but the critic takes 7 numbers and the actor 5: pass"):
+        learner.update(rollouts.rollout(0))
+    batch = rollouts.rollout(0, critic=True)
+    with pytest.raises(UsageError, match=r"batch\['last_critic'\] has shape \(4, 6\), .* must be \[4, 7\]"):
+        learner.update({**batch, "last_critic": batch["last_critic"][:, :6]})
+
+
+def test_a_processed_rollout_that_was_changed_to_another_shape_is_refused() -> None:
+    learner = rollouts.learner()
+    batch = learner.process_batch(rollouts.rollout(0))
+    with pytest.raises(UsageError, match=r"batch\['advantages'\] has shape \(5, 4\), .* must be \[6, 4\]"):
+        learner.update({**batch, "advantages": batch["advantages"][:-1]})
+    with pytest.raises(UsageError, match="batch was processed, but has no returns; pass it as process_batch"):
+        learner.update({name: column for name, column in batch.items() if name != "returns"})
+    shorter = {name: column if name.startswith("_") else column[:-1] for name, column in batch.items()}
+    with pytest.raises(UsageError, match="batch was processed with 24 rows, and now has 20; process the new one"):
+        learner.update(shorter)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"bootstrap_values": torch.zeros(3)},
+            r"bootstrap_values has shape \(3,\), .* must be \[2\]",
+        ),
+        ({"bootstrap_values": torch.zeros(1)}, r"bootstrap_values has shape \(1,\)"),
+        ({"target_log_probs": torch.zeros(3, 1)}, r"target_log_probs has shape \(3, 1\), .* must be \[3, 2\]"),
+        ({"dones": torch.zeros(2)}, r"dones has shape \(2,\)"),
+        ({"rewards": torch.zeros(6)}, r"rewards has shape \(6,\), but it must be \[T, N\]"),
+    ],
+)
+def test_vtrace_refuses_arrays_of_other_shapes(change: dict[str, Any], words: str) -> None:
+    names = ("behavior_log_probs", "target_log_probs", "rewards", "values", "dones")
+    fit = {**dict.fromkeys(names, torch.zeros(3, 2)), "bootstrap_values": torch.zeros(2)}
+    vtrace_advantages(**fit)
+    with pytest.raises(UsageError, match=words):
+        vtrace_advantages(**{**fit, **change})
 
 
 # MLPModel.

@@ -319,4 +319,9 @@ def test_models_normalise_and_learn_their_deviation(kind: str) -> None:
 
 
 def test_a_critic_may_have_observations_of_its_own() -> None:
-    compare({}, critic=True, normalise=True)
+    ours, plain = compare({}, critic=True, normalise=True)
+    batch = rollouts.rollout(9, critic=True)
+    learned = [ours.process_batch({**batch, "critic": batch["critic"] * scale})["values"] for scale in (1.0, 2.0)]
+    assert not torch.equal(*learned)  # the values are of `critic`, and of nothing else
+    assert ours.critic.mlp[0].in_features == plain.critic.mlp[0].in_features == rollouts.CRITIC
+    assert ours.actor.mlp[0].in_features == rollouts.OBS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import unilab_rollouts as rollouts
-from unilab_learner import Recorder, small
+from unilab_learner import Recorder, small, trained
 
 from offbeat.compat.unilab import SACLearner, TD3Learner
 from offbeat.compat.unilab.algos.torch.offpolicy.state import pack_state, unpack_state
@@ -100,6 +100,20 @@ def test_a_learner_that_could_not_be_resumed_is_told_at_once_and_refused_later(t
 class Unsaveable(Recorder):
     def get_state_dict(self) -> dict[str, Any]:
         return {"actor": self.actor.state_dict(), "optimizer": object()}
+
+
+def test_a_learner_of_another_kind_or_size_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    narrow = {"actor_hidden_dim": 16}
+    trained(tmp_path, 2, learner=SACLearner(3, 1, critic_hidden_dim=16, **narrow), **narrow)
+    other = TD3Learner(3, 1, num_envs=4, critic_hidden_dim=16, **narrow)
+    with pytest.raises(UsageError, match=r"algo_type='td3', but the run in .* was trained with 'sac'; use"):
+        trained(tmp_path, 4, learner=other, algo_type="td3", **narrow)
+    wide = SACLearner(3, 1, critic_hidden_dim=32, **narrow)
+    before = {name: tensor.clone() for name, tensor in wide.get_state_dict()["learner"].items()}
+    with pytest.raises(CheckpointError, match=r"does not fit this SACLearner: critic.*16\) there and .*32\) here"):
+        trained(tmp_path, 4, learner=wide, **narrow)
+    for name, tensor in wide.get_state_dict()["learner"].items():
+        assert torch.equal(tensor, before[name])
 
 
 def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:

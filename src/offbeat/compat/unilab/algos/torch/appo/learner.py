@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,9 @@ from offbeat.algorithms.torch import appo
 from offbeat.algorithms.torch.optimise import OPTIMISERS, make_optimiser
 from offbeat.algorithms.torch.returns import vtrace
 from offbeat.algorithms.torch.rollout import Minibatch, RolloutRows
-from offbeat.compat.unilab.algos.torch.appo.networks import log_std, make_networks
-from offbeat.compat.unilab.algos.torch.appo.rollout import rollout_tensors
+from offbeat.compat.unilab.algos.torch.appo.networks import input_size, log_std, make_networks
+from offbeat.compat.unilab.algos.torch.appo.rollout import PROCESSED, Widths, check_processed, rollout_tensors
+from offbeat.compat.unilab.algos.torch.offpolicy.checks import check_numbers
 from offbeat.compat.unilab.rsl_rl.models import MLPModel
 from offbeat.errors import UsageError
 from offbeat.learn.torch import choose_device, copy_into, denormals_flushed
@@ -27,6 +31,8 @@ from offbeat.types import EnvSpec, Layout
 
 __all__ = ["APPOLearner", "MLPModel", "vtrace_advantages"]
 
+Rule = tuple[Callable[[Any], bool], str]
+"""Whether a number is in range, and the range in words."""
 NEVER = 1 << 62
 """More updates than a run makes: `APPOLearner` moves the target network itself, by calls of `update`."""
 
@@ -47,16 +53,20 @@ def vtrace_advantages(
     All arguments [T, N], except bootstrap_values [N], the values after the last row. dones: termination, after which
     nothing is bootstrapped. The ratio in the advantages is clipped at clip_rho too.
     """
-    behaviour, target, reward, value = (
-        torch.as_tensor(each) for each in (behavior_log_probs, target_log_probs, rewards, values)
+    behaviour, target, reward, value, last, terminated = _vtrace_tensors(
+        behavior_log_probs=behavior_log_probs,
+        target_log_probs=target_log_probs,
+        rewards=rewards,
+        values=values,
+        bootstrap_values=bootstrap_values,
+        dones=dones,
     )
-    terminated = torch.as_tensor(dones) > 0.5
     return vtrace(
         behaviour_log_prob=behaviour,
         target_log_prob=target,
         reward=reward,
         value=value,
-        next_value=torch.cat((value[1:], torch.as_tensor(bootstrap_values).unsqueeze(0))),
+        next_value=torch.cat((value[1:], last.unsqueeze(0))),
         terminated=terminated,
         truncated=torch.zeros_like(terminated),
         gamma=gamma,
@@ -65,6 +75,22 @@ def vtrace_advantages(
         c_bar=clip_c,
         pg_rho_bar=clip_rho,
     )
+
+
+def _vtrace_tensors(**given: Any) -> tuple[Tensor, ...]:
+    """The arguments of `vtrace_advantages` as tensors, dones as bool; refuses shapes that do not fit rewards [T, N]."""
+    tensors = {name: torch.as_tensor(value) for name, value in given.items()}
+    shape = tuple(tensors["rewards"].shape)
+    if len(shape) != 2:
+        raise UsageError(f"rewards has shape {shape}, but it must be [T, N]: steps and environments")
+    for name, tensor in tensors.items():
+        wanted = shape[1:] if name == "bootstrap_values" else shape
+        if tuple(tensor.shape) != wanted:
+            raise UsageError(
+                f"{name} has shape {tuple(tensor.shape)}, but with rewards {list(shape)} it must be {list(wanted)}"
+            )
+    tensors["dones"] = tensors["dones"] > 0.5
+    return tuple(tensors.values())
 
 
 class APPOLearner:
@@ -121,6 +147,7 @@ class APPOLearner:
         self._calls = 0
         size = log_std(actor.distribution).numel()
         self._spec = EnvSpec("rollouts", Layout(()), (-1.0,) * size, (1.0,) * size, (size,))
+        self._widths = Widths(input_size(actor), size, input_size(critic))
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -147,7 +174,7 @@ class APPOLearner:
         dones and actions_log_prob [T, N], last_obs [N, D]; critic and last_critic where the critic has observations of
         its own; time_outs [T, N], and final_obs [T, N, D] with what followed there.
         """
-        steps = rollout_tensors(batch, self._device, self._dtype)
+        steps = rollout_tensors(batch, self._widths, self._device, self._dtype)
         own = steps.state.shape[-1] > 0
         self._observe(self.actor, steps.obs, steps.next_obs)
         self._observe(self.critic, *((steps.state, steps.next_state) if own else (steps.obs, steps.next_obs)))
@@ -175,9 +202,9 @@ class APPOLearner:
         """All passes over one rollout, which is processed first where `process_batch` was not called; mean metrics."""
         if "_policy" not in batch:
             batch = self.process_batch(dict(batch))
+        check_processed(batch, self._widths)
         vectors = [self._tensor(batch[name]).flatten(0, 1) for name in ("observations", "actions")]
-        names = ("actions_log_prob", "target_log_probs", "advantages", "returns", "values")
-        numbers = [self._tensor(batch[name]).flatten() for name in names]
+        numbers = [self._tensor(batch[name]).flatten() for name in PROCESSED]
         obs, action = vectors
         rows = RolloutRows(obs, batch["_critic"], action, obs[:, :0], batch["_policy"], *numbers)
         orders = torch.stack(
@@ -278,18 +305,25 @@ def _check(given: dict[str, Any]) -> None:
         raise UsageError(f"schedule={given['schedule']!r} is unknown; use fixed or adaptive")
     if given["optimizer"] not in OPTIMISERS:
         raise UsageError(f"optimizer={given['optimizer']!r} is unknown; use {', '.join(OPTIMISERS)}")
-    for name in ("num_learning_epochs", "num_mini_batches", "target_update_freq"):
-        if int(given[name]) < 1:
-            raise UsageError(f"{name}={given[name]} is out of range: it must be at least 1")
-    for name in ("clip_param", "max_grad_norm", "vtrace_clip_rho", "vtrace_clip_c", "tau"):
-        if not given[name] > 0:
-            raise UsageError(f"{name}={given[name]} is out of range: it must be more than 0")
-    for name in ("adaptive_kl_factor", "adaptive_lr_factor"):
-        if not given[name] > 1:
-            raise UsageError(f"{name}={given[name]} is out of range: it must be more than 1")
-    for name, most in (("gamma", 1.0), ("lam", 1.0), ("tau", 1.0), ("value_loss_coef", float("inf"))):
-        if not 0 <= given[name] <= most:
-            raise UsageError(f"{name}={given[name]} is out of range: it must be from 0 to {most:g}")
+    counts = ("num_learning_epochs", "num_mini_batches", "target_update_freq")
+    check_numbers(**{name: given[name] for name in counts})
+    above_0: Rule = (lambda value: value > 0), "more than 0"
+    from_0: Rule = (lambda value: value >= 0), "at least 0"
+    rules: dict[str, Rule] = {
+        **dict.fromkeys(("gamma", "lam"), ((lambda value: 0 <= value <= 1), "from 0 to 1")),
+        **dict.fromkeys(("value_loss_coef", "entropy_coef", "learning_rate"), from_0),
+        **dict.fromkeys(("clip_param", "max_grad_norm", "vtrace_clip_rho", "vtrace_clip_c"), above_0),
+        **dict.fromkeys(("adaptive_kl_factor", "adaptive_lr_factor"), ((lambda value: value > 1), "more than 1")),
+        "tau": ((lambda value: 0 < value <= 1), "more than 0 and at most 1"),
+    }
+    if given["schedule"] == "adaptive" and given["desired_kl"] is not None:
+        rules["desired_kl"] = above_0
+    for name, (holds, rule) in rules.items():
+        value = given[name]
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise UsageError(f"{name}={value!r} is not a finite number; it must be {rule}")
+        if not holds(value):
+            raise UsageError(f"{name}={value!r} is out of range: it must be {rule}")
 
 
 def _config(given: dict[str, Any]) -> APPO:

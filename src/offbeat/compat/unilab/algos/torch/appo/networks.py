@@ -71,3 +71,11 @@ def make_networks(actor: Any, critic: Any, device: torch.device, compile: str) -
     outputs = ActorOutput(actor.to(device)), CriticOutput(critic.to(device))
     networks = [Network(module, explicit=False, compile=compile) for module in outputs]
     return networks[0], networks[1]
+
+
+def input_size(model: Any) -> int | None:
+    """Numbers that a model takes as observations: as it says, or as its first linear layer does; None if neither."""
+    known = getattr(model, "obs_dim", None)
+    if isinstance(known, int):
+        return known
+    return next((layer.in_features for layer in model.mlp.modules() if isinstance(layer, nn.Linear)), None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +18,28 @@ TIME_OUTS = ("time_outs", "truncated")
 """Either name marks the rows whose episode ended by time, not by termination."""
 
 
-def rollout_tensors(batch: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> RolloutTensors:
+PROCESSED = ("actions_log_prob", "target_log_probs", "advantages", "returns", "values")
+"""Numbers [T, N] of a processed rollout that an update learns from."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Sizes of the actor's observations, of its actions and of the critic's observations; None where not known."""
+
+    obs: int | None
+    action: int
+    critic: int | None
+
+    def of(self, name: str) -> int | None:
+        """The last dimension that an entry of a batch must have."""
+        if name in ("critic", "last_critic", "final_critic"):
+            return self.critic
+        return self.action if name == "actions" else self.obs
+
+
+def rollout_tensors(
+    batch: Mapping[str, Any], widths: Widths, device: torch.device, dtype: torch.dtype
+) -> RolloutTensors:
     """T steps of N environments. A row that ends by time is bootstrapped from `final_obs`, or from its own observation.
 
     `dones` is set at every end of an episode; where `time_outs` is set too, the value of what follows still counts.
@@ -28,7 +51,7 @@ def rollout_tensors(batch: Mapping[str, Any], device: torch.device, dtype: torch
         for name in (*NEEDED, *TIME_OUTS, "critic", "last_critic", "final_obs", "final_critic")
         if batch.get(name) is not None
     }
-    _check(tensors)
+    _check(tensors, widths)
     obs, done = tensors["observations"], tensors["dones"] > 0.5
     by_time = torch.zeros_like(done)
     for name in TIME_OUTS:
@@ -59,18 +82,44 @@ def _following(rows: Tensor, last: Tensor, by_time: Tensor, final: Tensor | None
     return torch.where(by_time.unsqueeze(-1), rows if final is None else final, following)
 
 
-def _check(tensors: Mapping[str, Tensor]) -> None:
+def check_processed(batch: Mapping[str, Any], widths: Widths) -> None:
+    """Refuses a processed rollout whose entries were changed to other shapes since."""
+    needed = ("observations", "actions", *PROCESSED)
+    if missing := [name for name in needed if batch.get(name) is None]:
+        raise UsageError(f"batch was processed, but has no {', '.join(missing)}; pass it as process_batch returned it")
+    tensors = {name: torch.as_tensor(batch[name]) for name in needed}
+    _check_shapes(tensors, widths)
+    rows = math.prod(tensors["observations"].shape[:2])
+    if len(batch["_policy"]) != rows:
+        raise UsageError(
+            f"batch was processed with {len(batch['_policy'])} rows, and now has {rows}; process the new one"
+        )
+
+
+def _check(tensors: Mapping[str, Tensor], widths: Widths) -> None:
+    if ("critic" in tensors) != ("last_critic" in tensors):
+        raise UsageError("batch has only one of critic and last_critic: pass both, or neither")
+    if "critic" not in tensors and widths.critic not in (None, widths.obs):
+        raise UsageError(
+            f"batch has no critic, but the critic takes {widths.critic} numbers and the actor {widths.obs}: pass the "
+            "critic's own observations as critic [T, N, size] and last_critic [N, size]"
+        )
+    _check_shapes(tensors, widths)
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], widths: Widths) -> None:
+    """Refuses entries that do not fit the observations [T, N, D] and the models."""
     obs = tensors["observations"]
     if obs.ndim != 3:
         raise UsageError(f"batch['observations'] has shape {tuple(obs.shape)}, but it must be [T, N, D]")
-    if ("critic" in tensors) != ("last_critic" in tensors):
-        raise UsageError("batch has only one of critic and last_critic: pass both, or neither")
-    lead = obs.shape[:2]
-    shapes = dict.fromkeys(("rewards", "dones", "actions_log_prob", *TIME_OUTS), lead)
+    lead = tuple(obs.shape[:2])
     for name, tensor in tensors.items():
-        wanted = shapes.get(name, lead[1:] if name.startswith("last_") else lead)
-        if tensor.shape[: len(wanted)] != wanted or (name in shapes and tensor.ndim != 2):
-            rule = f"[{', '.join(map(str, wanted))}{'' if name in shapes else ', size'}]"
+        wanted: tuple[int, ...] = lead
+        if name not in ("rewards", "dones", *TIME_OUTS, *PROCESSED):
+            width = widths.of(name)
+            wanted = (*(lead[1:] if name.startswith("last_") else lead), tensor.shape[-1] if width is None else width)
+        if tuple(tensor.shape) != wanted:
             raise UsageError(
-                f"batch[{name!r}] has shape {tuple(tensor.shape)}, but with these observations it must be {rule}"
+                f"batch[{name!r}] has shape {tuple(tensor.shape)}, but with these observations and models it must be "
+                f"{list(wanted)}"
             )

@@ -14,7 +14,8 @@ from offbeat.algorithms.torch.batch import blocks
 from offbeat.algorithms.torch.networks import MLP
 from offbeat.compat.unilab.algos.torch.offpolicy.actors import SACActor, draw_rng, hidden_sizes
 from offbeat.compat.unilab.algos.torch.offpolicy.batches import make_spec, to_batch
-from offbeat.learn.torch import choose_device, copy_into
+from offbeat.compat.unilab.algos.torch.offpolicy.state import copy_learned
+from offbeat.learn.torch import choose_device
 from offbeat.learn.torch_state import state_tensors
 from offbeat.settings import make_learner_config
 
@@ -114,7 +115,5 @@ class SACLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `get_state_dict`."""
-        copy_into(
-            dict(state_tensors(self._state)), {name: each.cpu().numpy() for name, each in state["learner"].items()}
-        )
+        copy_learned(type(self).__name__, dict(state_tensors(self._state)), state["learner"])
         self.update_count = int(state["update_count"])

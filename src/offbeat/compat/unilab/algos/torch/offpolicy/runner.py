@@ -24,7 +24,7 @@ from offbeat.compat.unilab.algos.torch.offpolicy.checks import (
     check_threshold,
 )
 from offbeat.compat.unilab.algos.torch.offpolicy.plan import Following, Plan
-from offbeat.compat.unilab.algos.torch.offpolicy.settings import make_algorithm
+from offbeat.compat.unilab.algos.torch.offpolicy.settings import make_algorithm, name_of
 from offbeat.compat.unilab.algos.torch.offpolicy.state import cannot_restore
 from offbeat.compat.unilab.ipc.async_runner import AsyncRunner
 from offbeat.compat.unilab.registry import find_environment
@@ -205,7 +205,8 @@ class OffPolicyRunner(AsyncRunner):
     def _train(self, record: Any, settings: dict[str, Any], path: Path, following: Following) -> RunResult:
         if path.exists() and Checkpoints(path).names():
             changes = settings if self.seed is None else {**settings, "seed": self.seed}
-            changes = {name: changes[name] for name in changes if name not in self._finished(path, settings)}
+            finished = self._finished(path, settings)
+            changes = {name: changes[name] for name in changes if name not in finished}
             return resume(path, env=self._env, algorithm=record, callbacks=[following], **changes)
         if path.exists():
             _remove_begun(path)
@@ -219,6 +220,11 @@ class OffPolicyRunner(AsyncRunner):
     def _finished(self, path: Path, settings: dict[str, Any]) -> tuple[str, ...]:
         """The settings of length, where the run has made all its iterations already, so that they change nothing."""
         snapshot = Checkpoints(path).load("latest")
+        if (trained := snapshot.notes["algorithm"]) != name_of(self.algo_type):
+            raise UsageError(
+                f"algo_type={self.algo_type!r}, but the run in {path.parent} was trained with "
+                f"{trained.removeprefix(name_of(''))!r}; use another log_dir, or a learner of that kind"
+            )
         done, total = int(snapshot.values["progress"]["updates"]), int(settings["total_updates"])
         if total < done:
             raise UsageError(

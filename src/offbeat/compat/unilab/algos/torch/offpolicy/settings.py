@@ -40,6 +40,11 @@ class OffPolicy:
         check_config(self)
 
 
+def name_of(algo_type: str) -> str:
+    """The name under which runs record their algorithm."""
+    return f"unilab_{algo_type}"
+
+
 def make_algorithm(
     algo_type: str, learner: Any, cuda_events: bool, after_iteration: Callable[[int], None]
 ) -> Algorithm:
@@ -56,7 +61,7 @@ def make_algorithm(
         )
 
     return Algorithm(
-        f"unilab_{algo_type}",
+        name_of(algo_type),
         OffPolicy,
         {"torch": SimpleNamespace(make_backend=make_backend)},
         learns_from="replay",

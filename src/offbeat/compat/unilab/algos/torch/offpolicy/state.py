@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offbeat.errors import CheckpointError, UsageError
+from offbeat.learn.torch import copy_into
 from offbeat.run.snapshot import decode_arrays, encode_arrays, from_json, to_json
 from offbeat.types import Array
 
@@ -65,6 +66,18 @@ def _rebuilt(tree: Any, arrays: Mapping[str, Array]) -> Any:
         entries = [_rebuilt(each, arrays) for each in content]
         return entries if kind == "list" else tuple(entries)
     return content
+
+
+def copy_learned(learner: str, tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Gives a learner's tensors the values that were saved; one of other sizes is refused before anything is copied."""
+    mine, theirs = ({name: tuple(each.shape) for name, each in them.items()} for them in (tensors, saved))
+    if mine != theirs:
+        name = next(name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name))
+        raise CheckpointError(
+            f"the saved state does not fit this {learner}: {name} is {theirs.get(name, 'missing')} there and "
+            f"{mine.get(name, 'missing')} here; make the learner with the sizes that it was saved with"
+        )
+    copy_into(tensors, {name: each.cpu().numpy() for name, each in saved.items()})
 
 
 def restore_learner(learner: Any, state: Any) -> None:
