@@ -66,7 +66,7 @@ def test_nested_observations_are_collated_by_leaf() -> None:
     assert [part.shape for part in found["pair"]] == [(3,), (3, 3)]
 
 
-def test_our_replay_keeps_memory_size_transitions_and_repeats_with_its_seed() -> None:
+def test_our_replay_keeps_memory_size_transitions_repeats_with_its_seed_and_draws_to_its_device() -> None:
     spaces = {"observation_space": SPACES[0], "action_space": SPACES[1]}
     first, second, third = (
         ReplayMemory(nb_steps=1, device=None, memory_size=6, batch_size=32, seed=seed, **spaces) for seed in (1, 1, 2)
@@ -78,6 +78,9 @@ def test_our_replay_keeps_memory_size_transitions_and_repeats_with_its_seed() ->
     drawn = [memory.sample()[0] for memory in (first, second, third)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
+    elsewhere = ReplayMemory(nb_steps=2, device="meta", batch_size=4, **spaces)
+    elsewhere.append(episode(1))
+    assert [{part.device.type for part in batch} for batch in elsewhere] == [{"meta"}] * 2
     with pytest.raises(UsageError, match="batch_size=0"):
         ReplayMemory(nb_steps=1, device=None, batch_size=0, **spaces)
 

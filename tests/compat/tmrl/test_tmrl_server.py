@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from offbeat.compat.tmrl.networking import Server, Trainer
+from offbeat.compat.tmrl.networking import Server, Trainer, TrainerInterface
+from offbeat.compat.tmrl.rendezvous import Place
 from offbeat.compat.tmrl.training_offline import TrainingOffline
 from offbeat.errors import OffbeatError, UsageError
 from tmrl_parts import (
+    PASSWORD,
     PORT,
+    SMALL,
     alone,
     interface,
     observations,
@@ -60,8 +63,14 @@ def test_a_worker_notices_when_its_server_has_gone(server: Server) -> None:
 def test_another_password_is_refused() -> None:
     made = Server(port=PORT, password="one")
     worker(password="one").update_actor_weights()
-    with pytest.raises(UsageError, match=r"password is not that of the Server .* pass the same"):
-        worker(password="two").update_actor_weights()
+    training = functools.partial(TrainingOffline, **SMALL, epochs=0)
+    Trainer(training, server_port=PORT, password="one").run()
+    for connect in (
+        worker(password="two").update_actor_weights,
+        Trainer(training, server_port=PORT, password="two").run,
+    ):
+        with pytest.raises(UsageError, match=r"password is not that of the Server .* pass the same"):
+            connect()
     made.close()
 
 
@@ -80,9 +89,11 @@ def test_no_more_than_max_workers_are_connected_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1", "localhost"])
-def test_addresses_of_this_machine_are_taken(address: Any) -> None:
-    worker(server_ip=address)
-    Trainer(TrainingOffline, server_ip=address)
+def test_samples_travel_between_addresses_of_this_machine(server: Server, address: Any) -> None:
+    worker(server_ip=address).run(nb_episodes=1, verbose=False)
+    training = functools.partial(TrainingOffline, **SMALL, epochs=1)
+    ((row,),) = Trainer(training, server_ip=address, server_port=PORT).epochs()
+    assert row["memory_len"] == 5
 
 
 def test_another_machine_arrives_with_the_remote_workers() -> None:
@@ -188,3 +199,21 @@ def test_retrievals_are_limited_by_max_buf_len(server: Server) -> None:
     one = worker()
     one.run(nb_episodes=5, verbose=False)
     assert [len(inbox.take()) for _ in range(4)] == [12, 12, 6, 0]
+
+
+@pytest.mark.parametrize(("given", "transitions"), [({"max_buf_len": 1}, 10), ({}, 20)])
+def test_max_buf_len_of_a_trainer_limits_each_of_its_retrievals(server: Server, given: Any, transitions: int) -> None:
+    worker().run(nb_episodes=4, verbose=False)
+    training = functools.partial(TrainingOffline, **{**SMALL, "steps": 1}, epochs=1)
+    ((row,),) = Trainer(training, server_port=PORT, **given).epochs()
+    assert row["memory_len"] == transitions  # one retrieval waits for samples, one is before the first training step
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_retrieved_buffers_are_kept_until_a_checkpoint_holds_them(server: Server, keep: bool) -> None:
+    worker().run(nb_episodes=1, verbose=False)
+    place = Place(PORT, PASSWORD)
+    end = TrainerInterface(place, None, max_buf_len=10, keep=keep)
+    assert len(end.retrieve_buffer()) == 6
+    assert len(list((place.directory / "taken").iterdir())) == keep
+    end.close()
