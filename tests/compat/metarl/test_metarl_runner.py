@@ -35,7 +35,6 @@ from offbeat.compat.metarl import (
     PathBuffer,
     SnapshotConfig,
     set_seed,
-    wrap_experiment,
 )
 from offbeat.compat.metarl.experiment.local_runner import NotSetupError
 from offbeat.errors import CheckpointError, RunBusyError, UsageError
@@ -110,11 +109,6 @@ def test_sampler_args_reach_the_sampler_and_an_own_sampler_works(tmp_path: Path)
     runner = runner_in(tmp_path / "b", recording(), sampler_cls=Own, sampler_args={"note": "mine"})
     assert runner.obtain_samples(0, 5)[0]["note"] == "mine"
     assert runner.total_env_steps == 5
-
-
-def test_workers_are_named_as_having_no_effect(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="n_workers"):
-        runner_in(tmp_path, recording(), n_workers=4)
 
 
 def test_environments_of_the_old_gym_work(tmp_path: Path) -> None:
@@ -390,8 +384,6 @@ def test_wrong_arguments_of_setup_and_train_are_refused(tmp_path: Path) -> None:
     for arguments, words in (((0, 8), "n_epochs=0"), ((1, 0), "batch_size=0")):
         with pytest.raises(UsageError, match=words):
             runner_in(tmp_path, recording()).train(*arguments)
-    with pytest.raises(UsageError, match="plot"):
-        runner_in(tmp_path, recording()).train(1, 8, plot=True)
     with pytest.raises(UsageError, match="max_cpus=0"):
         LocalRunner(SnapshotConfig(str(tmp_path), "last", 1), max_cpus=0)
 
@@ -402,22 +394,3 @@ def test_restoring_other_objects_than_were_saved_is_refused(tmp_path: Path) -> N
         runner_in(tmp_path, small_dqn(rollout_batch_size=3)).restore(tmp_path)
     with pytest.raises(CheckpointError, match="PathBuffer"):
         runner_in(tmp_path, small_dqn(replay_buffer=ListBuffer())).restore(tmp_path)
-
-
-# Experiments.
-
-
-def test_an_experiment_runs_in_a_new_directory_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    @wrap_experiment(snapshot_mode="all")
-    def line(ctxt: Any = None, seed: int = 1) -> Any:
-        set_seed(seed)
-        with LocalRunner(ctxt) as runner:
-            runner.setup(recording(), MetaRLEnv(gymnasium.wrappers.TimeLimit(Line(), 10)))
-            return runner.train(2, 8)
-
-    assert line(seed=2) == line(seed=2) == 10.0
-    assert sorted(path.name for path in (tmp_path / "data/local/experiment").iterdir()) == ["line", "line_1"]
-    with pytest.raises(UsageError, match="ctxt"):
-        wrap_experiment(lambda seed: None)

@@ -113,7 +113,7 @@ def test_the_algorithm_is_an_abstract_subclass_of_rl_algorithm() -> None:
         ("experiment.deterministic", ["set_seed", "get_seed"]),
         ("replay_buffer", ["PathBuffer"]),
         ("envs", ["EnvSpec", "MetaRLEnv", "normalize"]),
-        ("sampler", ["OffPolicyVectorizedSampler"]),
+        ("sampler", ["OffPolicyVectorizedSampler", "WorkerFactory"]),
         ("torch.algos", ["DQN", "DDPG"]),
         ("torch.policies", ["DeterministicMLPPolicy", "DiscreteQfDerivedPolicy", "Policy"]),
         ("torch.q_functions", ["ContinuousMLPQFunction", "DiscreteMLPQFunction"]),

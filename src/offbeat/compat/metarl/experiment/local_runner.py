@@ -16,6 +16,8 @@ from offbeat.compat.metarl.experiment.object_state import Decoder, Encoder
 from offbeat.compat.metarl.experiment.snapshotter import check_snapshot_config, is_due
 from offbeat.compat.metarl.process_randomness import process_randomness, set_process_randomness
 from offbeat.compat.metarl.sampler.recorded_env import copy_environment
+from offbeat.compat.metarl.sampler.whole_episodes import whole_episodes
+from offbeat.compat.metarl.sampler.worker_factory import has_workers, make_worker_sampler
 from offbeat.compat.metarl.tabular import tabular
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.observe.jsonl import Jsonl
@@ -57,19 +59,20 @@ class ExperimentStats:
 class LocalRunner:
     """Trains an algorithm in this process and saves checkpoints in `snapshot_config.snapshot_dir`.
 
-    max_cpus: has no effect, as with metarl's own off-policy sampler: environments are stepped in this process.
+    max_cpus: the workers of a sampler that has some, where `setup` is given no n_workers.
     """
 
     def __init__(self, snapshot_config: Any, max_cpus: int = 1) -> None:
         check_snapshot_config(snapshot_config)
         if max_cpus < 1:
             raise UsageError(f"max_cpus={max_cpus} is out of range: it must be at least 1")
-        self._config = snapshot_config
+        self._config, self._max_cpus = snapshot_config, max_cpus
         keep = 2 if snapshot_config.snapshot_mode == "last" else None
         self._checkpoints = Checkpoints(Path(snapshot_config.snapshot_dir).resolve(), keep=keep)
         self._algo: Any = None
         self._env: Any = None
         self._sampler: Any = None
+        self._has_workers = False
         self._train_args: TrainArgs | None = None
         self._stats = ExperimentStats()
         self._warned: set[str] = set()
@@ -97,8 +100,9 @@ class LocalRunner:
     ) -> None:
         """Takes the algorithm and the environment, which is copied for each parallel environment.
 
-        sampler_cls: makes the sampler as sampler_cls(algo, env, **sampler_args); the algorithm's own for None.
-        n_workers, worker_class, worker_args: have no effect on samplers of this kind.
+        sampler_cls: makes the sampler as sampler_cls(algo, env, **sampler_args); the algorithm's own for None. One with
+        `from_worker_factory` is made from a WorkerFactory, and collects with n_workers (max_cpus for None) objects of
+        worker_class, made with worker_args. Other samplers have no workers: a warning names what has no effect.
         """
         for name in ("reset", "step", "observation_space", "action_space"):
             if not hasattr(env, name):
@@ -107,12 +111,22 @@ class LocalRunner:
             raise UsageError(f"algo is a {type(algo).__name__} without train; pass an RLAlgorithm")
         if hasattr(algo, "env_spec"):
             check_env_fits(own_spec(algo.env_spec, "algo.env_spec"), own_spec(env, "env"))
-        for name, value in {"n_workers": n_workers, "worker_class": worker_class, "worker_args": worker_args}.items():
-            if value is not None:
-                warnings.warn(f"setup: {name} has no effect: environments are stepped in this process", stacklevel=2)
         kind = getattr(algo, "sampler_cls", None) if sampler_cls is None else sampler_cls
+        workers = {"worker_class": worker_class, "worker_args": worker_args}
+        self._has_workers = has_workers(kind)
+        if self._has_workers:
+            count = self._max_cpus if n_workers is None else n_workers
+            self._sampler = make_worker_sampler(kind, algo, env, sampler_args or {}, count, workers)
+        else:
+            for name, value in {"n_workers": n_workers, **workers}.items():
+                if value is not None:
+                    warnings.warn(
+                        f"setup: {name} has no effect: the sampler has no workers, and steps the environments in this "
+                        "process; a sampler_cls with from_worker_factory has some",
+                        stacklevel=2,
+                    )
+            self._sampler = None if kind is None else kind(algo, env, **(sampler_args or {}))
         self._algo, self._env = algo, env
-        self._sampler = None if kind is None else kind(algo, env, **(sampler_args or {}))
 
     def train(
         self,
@@ -124,10 +138,11 @@ class LocalRunner:
     ) -> Any:
         """Trains for `n_epochs` epochs. batch_size: environment steps before each `train_once`.
 
-        Returns what the algorithm's `train` returns.
+        plot: show an episode of the policy after each epoch; pause_for_plot: and wait for Enter after it. store_paths:
+        checkpoints hold the paths of the last batch. Returns what the algorithm's `train` returns.
         """
         self._check_setup("train")
-        _refuse_plot(plot, pause_for_plot)
+        _check_plot(self._algo, self._env, plot, pause_for_plot)
         if n_epochs < 1 or (batch_size is not None and batch_size < 1):
             raise UsageError(f"train: n_epochs={n_epochs}, batch_size={batch_size}: each must be at least 1")
         if made := self._checkpoints.names():
@@ -150,12 +165,13 @@ class LocalRunner:
         """Continues what `restore` has loaded; arguments that are None are those of the saved run."""
         if self._train_args is None:
             raise NotSetupError("resume: nothing is restored; call setup and restore first")
-        _refuse_plot(plot, pause_for_plot)
         arguments = self._train_args
         arguments.n_epochs = n_epochs or arguments.n_epochs
         arguments.batch_size = batch_size or arguments.batch_size
-        if store_paths is not None:
-            arguments.store_paths = store_paths
+        for name, value in {"plot": plot, "store_paths": store_paths, "pause_for_plot": pause_for_plot}.items():
+            if value is not None:
+                setattr(arguments, name, value)
+        _check_plot(self._algo, self._env, arguments.plot, arguments.pause_for_plot)
         return self._run()
 
     def _run(self) -> Any:
@@ -187,7 +203,16 @@ class LocalRunner:
                 if self.enable_logging:
                     self._write_row(log, epoch)
                 log.sync()
+                self._plot(epoch)
                 self.save(epoch)
+
+    def _plot(self, epoch: int) -> None:
+        """Shows an episode, where it was asked for. Before the checkpoint: the policy may draw random numbers."""
+        assert self._train_args is not None
+        if self._train_args.plot:
+            whole_episodes(self._algo, self._env, 1, (getattr(self._algo, "max_path_length", None),), shown=True)
+            if self._train_args.pause_for_plot:
+                input(f"epoch {epoch}: press Enter to continue ")
 
     def _write_row(self, log: Jsonl, epoch: int) -> None:
         row = {"epoch": epoch, "itr": self.step_itr, "TotalEnvSteps": self.total_env_steps, **tabular.take()}
@@ -201,19 +226,27 @@ class LocalRunner:
     ) -> list[dict[str, Any]]:
         """Paths of at least `batch_size` environment steps (that of `train` for None).
 
-        agent_update, env_update: not supported; they belong to samplers with workers.
+        agent_update, env_update: for samplers with workers alone, as their `obtain_samples` takes them. agent_update is
+        the parameters of the policy for None.
         """
         self._check_setup("obtain_samples")
         if self._sampler is None:
             raise UsageError("obtain_samples: there is no sampler; set algo.sampler_cls, or pass sampler_cls to setup")
-        if agent_update is not None or env_update is not None:
+        if not self._has_workers and (agent_update is not None or env_update is not None):
             raise UsageError(
-                "obtain_samples: agent_update and env_update need workers, and there are none; leave them out"
+                "obtain_samples: agent_update and env_update need a sampler with workers, and this one has none; leave "
+                "them out"
             )
         size = batch_size or (None if self._train_args is None else self._train_args.batch_size)
         if size is None:
             raise UsageError("obtain_samples: there is no batch_size; pass it here or to train")
-        paths: list[dict[str, Any]] = self._sampler.obtain_samples(itr, size)
+        paths: list[dict[str, Any]]
+        if self._has_workers:
+            update = self._algo.policy.get_param_values() if agent_update is None else agent_update
+            found = self._sampler.obtain_samples(itr, size, agent_update=update, env_update=env_update)
+            paths = found.to_trajectory_list() if hasattr(found, "to_trajectory_list") else found
+        else:
+            paths = self._sampler.obtain_samples(itr, size)
         self._stats.total_env_steps += sum(len(path["rewards"]) for path in paths)
         return paths
 
@@ -300,9 +333,19 @@ class LocalRunner:
             self._sampler.shutdown_worker()
 
 
-def _refuse_plot(plot: bool | None, pause_for_plot: bool | None) -> None:
-    if plot or pause_for_plot:
-        raise UsageError("plot=True: there is no plotter; leave it out, and render the policy in an environment copy")
+def _check_plot(algo: Any, env: Any, plot: bool | None, pause_for_plot: bool | None) -> None:
+    if pause_for_plot and not plot:
+        raise UsageError("pause_for_plot=True waits after a plot, and there is none; pass plot=True, too")
+    if not plot:
+        return
+    if (mode := getattr(env, "render_mode", None)) != "human":
+        raise UsageError(
+            f"plot=True shows an episode after each epoch, but env has render_mode={mode!r}; make it with "
+            'render_mode="human"'
+        )
+    for name in ("policy", "env_spec"):
+        if not hasattr(algo, name):
+            raise UsageError(f"plot=True shows algo.policy, but {type(algo).__name__} has no {name}; leave plot out")
 
 
 def _folder(checkpoints: Checkpoints, epoch: Any) -> str:

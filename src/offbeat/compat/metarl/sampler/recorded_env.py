@@ -73,9 +73,11 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
 
-def recorded(env: Any) -> RecordedEnv:
-    """A copy of the environment, recorded."""
+def recorded(env: Any, shown: bool = False) -> RecordedEnv:
+    """A copy of the environment, recorded. Unless shown, it opens no window, which render_mode "human" would do."""
     made = copy_environment(env)
+    if not shown and getattr(made, "render_mode", None) == "human":
+        made.unwrapped.render_mode = None
     old = not isinstance(made, gymnasium.Env) or not _takes_seed(made.reset)
     return RecordedEnv(OldGymEnv(made) if old else made)
 
@@ -89,13 +91,18 @@ def _takes_seed(reset: Any) -> bool:
 
 
 class RecordedVector:
-    """Copies of an environment as one Vector. limit: steps after which an episode is truncated, or None."""
+    """Copies of an environment as one Vector. limit: steps after which an episode is truncated, or None.
 
-    def __init__(self, env: Any, num_envs: int, *, seed: int, purpose: str, limit: int | None) -> None:
+    shown: environments that were made to be shown in a window are.
+    """
+
+    def __init__(
+        self, env: Any, num_envs: int, *, seed: int, purpose: str, limit: int | None, shown: bool = False
+    ) -> None:
         self._made: list[RecordedEnv] = []
 
         def make() -> RecordedEnv:
-            self._made.append(recorded(env))
+            self._made.append(recorded(env, shown))
             return self._made[-1]
 
         make.__qualname__ = type(getattr(env, "unwrapped", env)).__name__

@@ -8,20 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.compat.metarl.envs.env_spec import own_spec
-from offbeat.compat.metarl.experiment.deterministic import get_seed
 from offbeat.compat.metarl.np.algos.checks import check_actions, check_arguments, check_runner
 from offbeat.compat.metarl.np.algos.rl_algorithm import RLAlgorithm
 from offbeat.compat.metarl.performance import log_performance
 from offbeat.compat.metarl.sampler import OffPolicyVectorizedSampler
-from offbeat.compat.metarl.sampler.given_policy import GivenPolicy
-from offbeat.compat.metarl.sampler.paths import PathMaker
-from offbeat.compat.metarl.sampler.recorded_env import RecordedVector
+from offbeat.compat.metarl.sampler.whole_episodes import whole_episodes
 from offbeat.compat.metarl.tabular import tabular
 
 SMOOTHED_EPISODES = 100
-LONGEST_EVALUATION = 1_000
-"""Steps of an evaluation episode where neither max_eval_path_length nor max_path_length limits it."""
 
 Paths = list[dict[str, Any]]
 
@@ -146,15 +140,7 @@ class OffPolicyRLAlgorithm(RLAlgorithm):
 
     def _obtain_evaluation_samples(self, env: Any, num_trajs: int = 10) -> Paths:
         """Whole episodes of the policy without exploration; the same episodes every time."""
-        limits = (self.max_eval_path_length, self.max_path_length)
-        limit = next((each for each in limits if each is not None and np.isfinite(each)), LONGEST_EVALUATION)
-        recorded = RecordedVector(env, 1, seed=get_seed() or 0, purpose="eval", limit=int(limit))
-        policy = GivenPolicy(self.policy, own_spec(self.env_spec), 1, "policy", best=True)
-        maker = PathMaker(recorded, policy, self.env_spec)
-        try:
-            paths = [maker.episode() for _ in range(num_trajs)]
-        finally:
-            recorded.vector.close()
+        paths = whole_episodes(self, env, num_trajs, (self.max_eval_path_length, self.max_path_length))
         self.evaluation_episodes += len(paths)
         return paths
 
