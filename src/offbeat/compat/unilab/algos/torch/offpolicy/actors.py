@@ -81,6 +81,7 @@ class TD3Actor(nn.Module):
         mlp: MLP | None = None,
     ) -> None:
         super().__init__()
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.low, self.high = math.exp(log_std_min), math.exp(log_std_max)
         sizes = (obs_dim, *hidden_sizes(hidden_dim), action_dim)
         made = mlp or MLP(sizes, activation="relu", layer_norm=use_layer_norm, rng=draw_rng())

@@ -48,11 +48,13 @@ def acting_actor(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The actor that acts, and the options for its `explore`. sizes: of observations and actions.
 
-    For a learner of ours it is built from the arguments, and must fit; a user's own actor is taken as it is.
+    For a learner of ours it is built from the arguments, and must fit; what `options` leave out is as in the learner's
+    actor. A user's own actor is taken as it is.
     """
     actor = learner.actor
     if type(learner).__module__.startswith("offbeat.compat.unilab."):
-        built = build_actor(algo_type, *sizes, hidden_dim, layer_norm, num_envs=num_envs, **options)
+        bounds = {name: getattr(actor, name) for name in ("log_std_min", "log_std_max")}
+        built = build_actor(algo_type, *sizes, hidden_dim, layer_norm, num_envs=num_envs, **bounds | dict(options))
         mine, theirs = ({name: tuple(each.shape) for name, each in it.state_dict().items()} for it in (built, actor))
         if mine != theirs:
             raise UsageError(
