@@ -68,7 +68,7 @@ WITHOUT_BACKEND = {
 }
 
 # Everything else treats the settings of each algorithm alike: what differs is in the algorithm's record.
-KNOW_CONFIGS = {"algorithms.configs", "algorithms.torch", "algorithms.registry"}
+KNOW_CONFIGS = {"algorithms.configs", "algorithms.torch", "algorithms.jax", "algorithms.registry"}
 
 
 @dataclass(frozen=True)

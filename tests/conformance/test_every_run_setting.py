@@ -105,6 +105,7 @@ CHANGED: dict[str, Change] = {
     "keep_checkpoints": Change(1, "kept"),
     "log_every": Change(60, "logged"),
     "logger": Change(("tensorboard",), "files"),
+    "backend": Change("jax", "device"),
     "device": Change("cuda", "device"),
     "threads": Change(2, "threads"),
     "precision": Change("float64", "learned"),

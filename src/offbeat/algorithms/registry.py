@@ -113,7 +113,8 @@ _SAC = Algorithm(
         "torch": {
             "box": "offbeat.algorithms.torch.sac",
             "discrete": "offbeat.algorithms.torch.sac_discrete",
-        }
+        },
+        "jax": {"box": "offbeat.algorithms.jax.sac"},
     },
     learns_from="replay",
     actions=("box", "discrete"),

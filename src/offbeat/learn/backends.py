@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,32 +10,72 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from offbeat.errors import UsageError
 from offbeat.learn.backend import Backend
 from offbeat.types import EnvSpec
 
 
 def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Generator) -> Backend:
     """The algorithm's state and updates. rng: first weights. A module that has `make_backend` makes its own."""
-    from offbeat.learn.torch import TorchBackend
-
-    run, module = config.run, algorithm.module("torch", spec)
+    compute = config.run.compute
+    if compute.backend == "jax":
+        _check_jax(config)
+    module = algorithm.module(compute.backend, spec)
     if hasattr(module, "make_backend"):
         own_backend: Backend = module.make_backend(config, spec, rng)
         return own_backend
-    own = {"device": run.compute.device, "precision": run.compute.precision}
-    of_record = {"acts_with": algorithm.acts_with, "autograd": not algorithm.explicit}
-    return TorchBackend(module, config.learner, spec, rng=rng, **own, **of_record)
+    own = {"device": compute.device, "precision": compute.precision, "acts_with": algorithm.acts_with}
+    if compute.backend == "jax":
+        from offbeat.learn.jax import JaxBackend
+
+        return JaxBackend(module, config.learner, spec, rng=rng, **own)
+    from offbeat.learn.torch import TorchBackend
+
+    return TorchBackend(module, config.learner, spec, rng=rng, **own, autograd=not algorithm.explicit)
+
+
+def _check_jax(config: Any) -> None:
+    """Raises UsageError without JAX, and for settings that only torch has."""
+    try:
+        import jax  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"backend=jax needs JAX: pip install 'offbeat[jax]' ({error})") from error
+    optimisation = getattr(config.learner, "optimisation", None)
+    for name, default in (("compile", "off"), ("gradients", "auto")):
+        if (value := getattr(optimisation, name, default)) != default:
+            raise UsageError(
+                f"{name}={value} is for backend=torch: JAX compiles every update as a whole; leave {name} out"
+            )
 
 
 @contextmanager
-def learner_threads(count: int) -> Iterator[None]:
-    """Sets the learner's threads during a run. NumPy gets one: its idle ones would spin on cores that torch needs."""
+def learner_threads(count: int, backend: str = "torch") -> Iterator[None]:
+    """Sets the learner's threads during a run. NumPy gets one: its idle ones would spin on cores that it needs."""
+    own = _jax_threads(count) if backend == "jax" else _torch_threads(count)
+    with own, ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _jax_threads(count: int) -> Iterator[None]:
+    """JAX reads the number when its first computation starts, and keeps it as long as the process lives."""
+    name = "PJRT_NPROC"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, str(count))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)

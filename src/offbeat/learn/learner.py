@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ RESERVED = frozenset(
     )
 )
 """Metrics that a run logs itself."""
+MOST_UNREAD = 16
+"""Calls whose metrics are not read yet: a backend may still compute them, and reading would wait for it."""
 
 
 class Learner:
@@ -75,6 +78,7 @@ class Learner:
         self._reserved = RESERVED | {f"{group}_rate" for group in groups}
         self._sums: dict[str, Scalar] = {}
         self._counts: dict[str, int] = {}
+        self._unread: deque[Mapping[str, Sequence[Scalar]]] = deque()  # metrics that may still be computed
 
     def _schedule(self, name: str) -> Any:
         optimisation = getattr(self.config, "optimisation", Optimisation())
@@ -241,22 +245,34 @@ class Learner:
             raise OffbeatError(
                 f"update returned the metric {min(wrong)!r}, which the run logs itself; use another name"
             )
+        self._unread.append(metrics)
+        if len(self._unread) > MOST_UNREAD:
+            self._read(self._unread.popleft())
+
+    def _read(self, metrics: Mapping[str, Sequence[Scalar]]) -> None:
         for name, values in metrics.items():
             for value in values:
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._counts[name] = self._counts.get(name, 0) + len(values)
 
+    def _read_all(self) -> None:
+        while self._unread:
+            self._read(self._unread.popleft())
+
     def drain(self) -> Metrics:
         """The mean of each metric since the last call."""
+        self._read_all()
         means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
     def pending(self) -> dict[str, Any]:
         """The metrics not drained yet, as JSON, so that a resumed run logs what an uninterrupted one logs."""
+        self._read_all()
         return {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
 
     def restore_pending(self, pending: Mapping[str, Any]) -> None:
+        self._unread.clear()
         self._sums = {name: total for name, (total, _) in pending.items()}
         self._counts = {name: count for name, (_, count) in pending.items()}
 

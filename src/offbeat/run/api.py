@@ -81,7 +81,7 @@ def train_config(
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     occupy_standard()
     config = tuning.settled(config)
-    with explain_os_errors(), learner_threads(config.run.compute.threads):
+    with explain_os_errors(), learner_threads(config.run.compute.threads, config.run.compute.backend):
         parts = prepare(Environments(config, env, eval_env), callbacks)
         with Stop() as stop:  # from here on there is something to lose
             try:
@@ -152,7 +152,7 @@ def _resume(
             )
         _check_totals(config.run, done, changes, directory.path)
         config = tuning.settled(config)
-        with learner_threads(config.run.compute.threads):
+        with learner_threads(config.run.compute.threads, config.run.compute.backend):
             parts = prepare(Environments(config, env, eval_env), callbacks)
             check_compatible(notes, config.algorithm, parts.training.spec)
             with Stop() as stop:

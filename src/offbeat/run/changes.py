@@ -29,6 +29,7 @@ FIXED: dict[str, str] = {
     "init_from": _BEGINNING,
     "out": "a run stays where it is; move its directory instead",
     "name": "a run stays where it is; rename its directory instead",
+    "backend": "convert the run first: offbeat convert RUN --backend jax|torch",
     "precision": "the checkpoint's arrays have this type",
     **dict.fromkeys(("num_envs", "collectors", "queue", "when_full", "rollout_steps"), _PLACES),
     **dict.fromkeys(("updates_per_step", "warmup_steps", "update_every", "pace"), _PACE),

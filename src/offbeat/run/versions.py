@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+PACKAGES = ("torch", "jax", "numpy", "gymnasium", "mujoco")
 
 
 def versions() -> dict[str, str]:

@@ -197,10 +197,14 @@ class Output:
 class Compute:
     """What the learner computes with."""
 
-    device: str = setting("cpu", "Torch device of the learner: cpu, cuda, cuda:1, or auto.")
+    backend: Literal["torch", "jax"] = setting(
+        "torch",
+        "What the learner computes with: torch, or jax (`pip install offbeat[jax]`).",
+    )
+    device: str = setting("cpu", "Device of the learner: cpu, cuda, cuda:1, or auto.")
     threads: int = setting(
         0,
-        "Torch threads of the learner; 0 chooses by the size of an update, among the cores that collectors leave free.",
+        "Threads of the learner; 0 chooses by the size of an update, among the cores that collectors leave free.",
         at_least=0,
         at_most=1024,
     )

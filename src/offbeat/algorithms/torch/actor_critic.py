@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat import flat
-from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic, Reference
+from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import (
     MLP,
@@ -25,29 +24,11 @@ from offbeat.algorithms.torch.networks import (
     user_name,
 )
 from offbeat.algorithms.torch.seeding import seeded
-from offbeat.errors import SpaceError, UsageError
-from offbeat.references import name_of, resolve
+from offbeat.errors import UsageError
+from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 NO_OWN_NETWORKS = OwnActorCritic()
-
-
-def refuse_images(names: str, spec: EnvSpec) -> None:
-    """Refuses images in observations. names: of the algorithms, for the error."""
-    if spec.layout.images:
-        image = spec.layout.images[0]
-        raise SpaceError(
-            f"{spec.name}: the observation {image.name!r} is an image {image.shape}, but the networks of {names} "
-            "take vectors (there is no pixel encoder yet): flatten it with gymnasium.wrappers.FlattenObservation, or "
-            "leave it out"
-        )
-
-
-def refuse_box_settings(group: Any, spec: EnvSpec) -> None:
-    """Refuses settings of Box actions in a group that are not at their defaults, for an environment without them."""
-    for name, default in flat.defaults(type(group)).items():
-        if getattr(group, name) != default:
-            raise UsageError(f"{name} needs Box actions, which {spec.name} does not have; leave {name} out")
 
 
 def make_network(config: Any, name: str, module: nn.Module, device: torch.device, dtype: torch.dtype) -> Network:
@@ -99,13 +80,6 @@ def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
     return StackedCritics(spec, config.critic_networks.critics, hidden, **settings)
-
-
-def describe_policy(config: Any, head: str, own: Reference | None, **details: Any) -> dict[str, Any]:
-    """What `policies.make_policy` needs beside the weights. own: the user's network that acts. details: of the head."""
-    if own is None:
-        return {"kind": head, "head": head, **details, "activation": config.networks.activation}
-    return {"kind": "module", "head": head, **details, "actor": name_of(own)}
 
 
 def zero_inputs(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:

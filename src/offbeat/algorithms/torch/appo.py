@@ -22,14 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
-from offbeat.algorithms.torch.actor_critic import (
-    check_output_shape,
-    describe_policy,
-    make_network,
-    refuse_box_settings,
-    refuse_images,
-    refuse_sampler,
-)
+from offbeat.algorithms.descriptions import describe_policy_of_rollouts, refuse_box_settings, refuse_images
+from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network, refuse_sampler
 from offbeat.algorithms.torch.batch import mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.distributions import Categorical, GaussianHead, Head, MultiCategorical
@@ -335,10 +329,4 @@ def adapted_rate(control: AdaptiveRate, rate: float, kl: float) -> float:
 
 def policy_description(config: PPO, spec: EnvSpec) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights."""
-    own = config.own_networks.actor
-    if spec.choices is not None:
-        return describe_policy(config, "categorical", own, log_prob=True)
-    if spec.branches:
-        return describe_policy(config, "multi_categorical", own, branches=list(spec.branches), log_prob=True)
-    shape = {"squashed": config.policy.squash, "state_dependent_std": config.policy.state_dependent_std}
-    return describe_policy(config, "gaussian", own, action_size=spec.action_size, **shape)
+    return describe_policy_of_rollouts(config, spec)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
-from offbeat.algorithms.torch.actor_critic import check_output_shape, describe_policy, make_network, refuse_images
+from offbeat.algorithms.descriptions import describe_policy, refuse_images
+from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.losses import error_loss, weighted

@@ -21,13 +21,8 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC, Learned
-from offbeat.algorithms.torch.actor_critic import (
-    check_output_shape,
-    describe_policy,
-    make_actor_and_critics,
-    refuse_images,
-    zero_inputs,
-)
+from offbeat.algorithms.descriptions import describe_policy, refuse_images
+from offbeat.algorithms.torch.actor_critic import check_output_shape, make_actor_and_critics, zero_inputs
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.distributions import squash, squash_gradient

@@ -20,12 +20,10 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC
+from offbeat.algorithms.descriptions import describe_policy, refuse_box_settings, refuse_images
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
-    describe_policy,
     make_actor_and_critics,
-    refuse_box_settings,
-    refuse_images,
     refuse_sampler,
     zero_inputs,
 )

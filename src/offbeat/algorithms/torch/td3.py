@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
+from offbeat.algorithms.descriptions import describe_policy, refuse_images
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
-    describe_policy,
     make_actor_and_critics,
-    refuse_images,
     refuse_sampler,
     zero_inputs,
 )

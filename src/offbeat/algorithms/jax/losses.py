@@ -1,0 +1,24 @@
+"""Parts of losses that several algorithms have."""
+
+from __future__ import annotations
+
+from jax import Array
+from jax import numpy as jnp
+
+
+def weighted(values: Array, weight: Array | None) -> Array:
+    """Values (..., B) times the rows' importance weights (B,), where there are some."""
+    return values if weight is None else values * weight
+
+
+def error_loss(error: Array, kind: str) -> Array:
+    """The loss of each error: the square (`mse`), or Huber's."""
+    if kind == "mse":
+        return error * error
+    slope = jnp.clip(error, -1.0, 1.0)
+    return slope * (error - 0.5 * slope)
+
+
+def over_critics(q: Array, of: str) -> Array:
+    """One value (B, ...) of the critics' (E, B, ...): their minimum (`min`) or their `mean`."""
+    return q.mean(0) if of == "mean" else q.min(0)

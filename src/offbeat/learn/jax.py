@@ -1,0 +1,261 @@
+"""The JAX backend: an algorithm's state as arrays on a device, and its updates in compiled loops."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offbeat.algorithms.jax.batch import Batch
+from offbeat.algorithms.jax.networks import Network
+from offbeat.algorithms.jax.optimise import Optimiser
+from offbeat.errors import UsageError
+from offbeat.learn.backend import RolloutResult, UpdateResult
+from offbeat.learn.jax_staging import Staging
+from offbeat.trace import Trace
+from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
+
+ROWS_PER_CALL = 4_096
+"""A compiled loop makes as many updates as have about this many rows, or fewer: how many is an argument of it."""
+
+
+class JaxBackend:
+    """`Backend` in JAX: an algorithm's module and its state on one device.
+
+    All updates of a call are one compiled loop, whose length is an argument: however many are made at a time, the
+    same program makes them, so that a resumed run repeats every digit. The state is donated to it.
+    """
+
+    name = "jax"
+    growing: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        module: Any,
+        config: Any,
+        spec: EnvSpec,
+        *,
+        rng: np.random.Generator,
+        device: str = "cpu",
+        precision: str = "float32",
+        acts_with: str = "actor",
+    ) -> None:
+        self.module, self.config, self.spec = module, config, spec
+        self._device, self.dtype = choose_device(device), np.dtype(precision)
+        self.device = str(self._device)
+        with self._precision():
+            made = module.init(config, spec, rng, self._device, self.dtype)
+            # A copy of each: the target's arrays may be those of another network, and each is donated.
+            self.state = jax.tree.map(lambda each: jax.device_put(np.array(each), self._device), made)
+        self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
+        self.networks = tuple(name for name, part in _parts(self.state) if isinstance(part, Network))
+        self._acting = acts_with
+        self._staging: Staging | None = None
+        self._loops: dict[bool, Callable[..., Any]] = {}
+
+    @contextlib.contextmanager
+    def _precision(self) -> Iterator[None]:
+        """64-bit numbers are off in JAX unless they are asked for."""
+        with jax.enable_x64(self.dtype == np.float64):
+            yield
+
+    def update(
+        self,
+        batches: Batches,
+        noise: Array,
+        rates: Sequence[Mapping[str, float]],
+        *,
+        updates: int,
+        seed: int,
+        td_errors: bool,
+    ) -> UpdateResult:
+        columns = dict(batches.columns)
+        if batches.weight is not None:
+            columns[_WEIGHT] = batches.weight
+        most = max(1, ROWS_PER_CALL // columns["reward"].shape[1])
+        found = []
+        with self._precision():
+            for start in range(0, len(batches), most):
+                part = slice(start, min(start + most, len(batches)))
+                keys = [_key(seed + index) for index in range(part.start, part.stop)]
+                given = {name: column[part] for name, column in columns.items()}
+                given |= {_NOISE: noise[part], _KEYS: np.array(keys)}
+                given |= {f"{_RATE}{name}": np.array([each[name] for each in rates[part]]) for name in rates[0]}
+                found.append(self._learn(given, most, part.stop - part.start, updates + part.start, td_errors))
+        metrics = {name: _Values([each[0][name] for each in found]) for name in found[0][0]}
+        return UpdateResult(metrics, np.concatenate([each[1]() for each in found]) if td_errors else None)
+
+    def _learn(
+        self, given: Mapping[str, Array], most: int, count: int, updates: int, td_errors: bool
+    ) -> tuple[dict[str, Callable[[], Array]], Callable[[], Array]]:
+        """Up to `most` updates. Returns functions that wait for the values of each metric, and for the TD errors."""
+        if self._staging is None or not self._staging.fits(given, most):
+            self._staging = Staging(given, most, self.dtype, self._device)
+        if td_errors not in self._loops:
+            self._loops[td_errors] = jax.jit(partial(self._loop, td_errors=td_errors), donate_argnums=0)
+        arrays = self._staging.put(given)
+        self.state, metrics, errors = self._loops[td_errors](self.state, arrays, count, updates)
+        self._staging.used_by(errors)
+        waits: dict[str, Callable[[], Array]] = {
+            name: partial(_values, value, count) for name, value in metrics.items()
+        }
+        return waits, lambda: np.asarray(errors[:count])
+
+    def _loop(
+        self, state: Any, arrays: dict[str, Any], count: Any, updates: Any, *, td_errors: bool
+    ) -> tuple[Any, dict[str, Any], Any]:
+        """The compiled part: `count` updates. arrays: (most, ...) each, of which the first `count` are used."""
+        most = len(arrays[_KEYS])
+
+        def one(index: Any, state: Any) -> tuple[Any, dict[str, Any], Any]:
+            row = {name: jax.lax.dynamic_index_in_dim(each, index, keepdims=False) for name, each in arrays.items()}
+            rates = {name.removeprefix(_RATE): row.pop(name) for name in list(row) if name.startswith(_RATE)}
+            noise = row.pop(_NOISE)
+            state, metrics, error = self.module.update(
+                state, self.config, self.spec, _batch(row), noise, rates, updates + index
+            )
+            error = jnp.abs(error) if error.ndim == 1 else jnp.abs(error).mean(0)
+            return state, metrics, error if td_errors else error[:1]
+
+        def body(index: Any, carry: Any) -> Any:
+            state, *collected = carry
+            state, *found = one(index, state)
+            return state, *jax.tree.map(lambda all_, each: all_.at[index].set(each), collected, found)
+
+        shapes = jax.eval_shape(one, 0, state)[1:]
+        empty = jax.tree.map(lambda each: jnp.zeros((most, *each.shape), each.dtype), shapes)
+        state, metrics, errors = jax.lax.fori_loop(0, count, body, (state, *empty))
+        return state, metrics, errors
+
+    def learn_rollout(
+        self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
+    ) -> RolloutResult:
+        raise NotImplementedError
+
+    def weights(self) -> dict[str, Array]:
+        """Floating-point numbers as float32."""
+        network: Network = getattr(self.state, self._acting)
+        flat = np.asarray(network.flat)
+        return {f"actor/{name}": array.astype(np.float32) for name, array in network.layout.split(flat).items()}
+
+    def acting_outputs(self, obs: Array) -> Array:
+        """What the network that acts gives for observations (N, O), which are preprocessed already."""
+        with self._precision():
+            return np.asarray(getattr(self.state, self._acting)(jnp.asarray(obs, self.dtype)))
+
+    def policy_description(self) -> dict[str, Any]:
+        description: dict[str, Any] = self.module.policy_description(self.config, self.spec)
+        return description
+
+    def arrays(self) -> dict[str, Array]:
+        return {name: np.array(array) for name, array in _arrays(self.state)}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        with self._precision():
+            self.state = _restored(self.state, arrays, partial(jax.device_put, device=self._device))
+
+    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
+        raise UsageError(
+            f"{kind.__name__} is a class, which a schedule in JAX cannot be: use a function of the progress, or an "
+            "optax schedule"
+        )
+
+    def trace_parts(self, trace: Trace) -> None:
+        """A compiled update has no parts."""
+
+
+_NOISE, _KEYS, _WEIGHT, _RATE = "noise ", "keys ", "weight ", "rate "
+"""Beside the columns, whose names have no spaces."""
+
+
+class _Values(Sequence[Any]):
+    """The values of one metric, which are waited for when they are read."""
+
+    def __init__(self, parts: Sequence[Callable[[], Array]]) -> None:
+        self._parts: Sequence[Callable[[], Array]] = parts
+        self._found: Array | None = None
+
+    def _read(self) -> Array:
+        if self._found is None:
+            self._found, self._parts = np.concatenate([part() for part in self._parts]), ()
+        return self._found
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
+
+
+def _values(value: Any, count: int) -> Array:
+    """The first `count` values; of a pair with whether there was one, those that were."""
+    if isinstance(value, tuple):
+        values, there = (np.asarray(each)[:count] for each in value)
+        return values[there]
+    return np.asarray(value)[:count]
+
+
+def _key(seed: int) -> Array:
+    """The data of a JAX random key."""
+    return np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+
+
+def _batch(row: dict[str, Any]) -> Batch:
+    reward = row["reward"]
+    nothing, no_mask = jnp.zeros((len(reward), 0), reward.dtype), jnp.ones((1, 0), bool)
+    empty = {"state": nothing, "next_state": nothing, "mask": no_mask, "next_mask": no_mask}
+    own = {each.name for each in dataclasses.fields(Batch)} & row.keys()
+    key = jax.random.wrap_key_data(row.pop(_KEYS), impl="threefry2x32")
+    weight = row.pop(_WEIGHT, None)
+    found = {name: row.pop(name) for name in own}
+    return Batch(**{**empty, **found}, weight=weight, extras=row, key=key)
+
+
+def choose_device(name: str) -> Any:
+    """`auto` is JAX's first device."""
+    kind, _, number = name.partition(":")
+    try:
+        found = jax.devices() if kind == "auto" else jax.devices(kind)
+        return found[int(number or 0)]
+    except (RuntimeError, IndexError, ValueError) as error:
+        there = ", ".join(sorted({each.platform for each in jax.devices()}))
+        raise UsageError(f"device={name!r}, but JAX sees only {there} here; use one of these, or auto") from error
+
+
+def _parts(state: Any) -> list[tuple[str, Any]]:
+    """Networks, optimisers and arrays of a state, by their names in it."""
+    if isinstance(state, Mapping):
+        return list(state.items())
+    return [(each.name, getattr(state, each.name)) for each in dataclasses.fields(state)]
+
+
+def _arrays(state: Any) -> Iterator[tuple[str, Any]]:
+    """Every array of a state by its name in checkpoints, which is that of the torch backend."""
+    for path, part in _parts(state):
+        if isinstance(part, Network):
+            yield from ((f"{path}/{name}", array) for name, array in part.layout.split(np.asarray(part.flat)).items())
+        elif isinstance(part, Optimiser):
+            yield from ((f"{path}/{name}", array) for name, array in part.memory.items())
+        elif part is not None:
+            yield path, part
+
+
+def _restored(state: Any, arrays: Mapping[str, Array], put: Callable[[Array], Any]) -> Any:
+    """The state with saved arrays."""
+    found: dict[str, Any] = {}
+    for path, part in _parts(state):
+        if isinstance(part, Network):
+            pieces = [np.asarray(arrays[f"{path}/{name}"]).reshape(-1) for name in part.layout.shapes]
+            found[path] = part.replace(put(np.concatenate(pieces).astype(part.flat.dtype)))
+        elif isinstance(part, Optimiser):
+            memory = {name: put(np.array(arrays[f"{path}/{name}"], each.dtype)) for name, each in part.memory.items()}
+            found[path] = dataclasses.replace(part, memory=memory)
+        elif part is not None:
+            found[path] = put(np.array(arrays[path], part.dtype))
+    return {**state, **found} if isinstance(state, Mapping) else dataclasses.replace(state, **found)

@@ -1,0 +1,66 @@
+"""Memory through which batches reach a compiled loop without a copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from offbeat.types import Array
+
+ALIGNMENT = 64
+"""On a CPU, JAX uses memory with this alignment as it is, and copies other memory."""
+
+
+class Staging:
+    """Two sets of aligned buffers in turn, each (most, ...) for the columns of up to `most` batches.
+
+    JAX may read a buffer long after `put` returned, so each is written again only after what read it has ended.
+    """
+
+    def __init__(self, like: Mapping[str, Array], most: int, dtype: np.dtype[Any], device: Any) -> None:
+        self._most, self._device = most, device
+        self._kinds = {name: (each.shape[1:], _kind(np.asarray(each).dtype, dtype)) for name, each in like.items()}
+        self._sets = [
+            {name: _aligned((most, *shape), kind) for name, (shape, kind) in self._kinds.items()} for _ in range(2)
+        ]
+        self._readers: list[Any] = [None, None]
+        self._next = 0
+
+    def fits(self, given: Mapping[str, Array], most: int) -> bool:
+        """Whether these columns have the names and shapes that the buffers were made for."""
+        shapes = {name: shape for name, (shape, _) in self._kinds.items()}
+        return most == self._most and {name: np.shape(each)[1:] for name, each in given.items()} == shapes
+
+    def put(self, given: Mapping[str, Array]) -> dict[str, Any]:
+        """The columns (K, ...) as JAX arrays (most, ...) whose first K rows they are."""
+        if self._readers[self._next] is not None:
+            self._readers[self._next].block_until_ready()
+        buffers = self._sets[self._next]
+        for name, column in given.items():
+            buffers[name][: len(column)] = column
+        return {name: jax.device_put(buffer, self._device) for name, buffer in buffers.items()}
+
+    def used_by(self, result: Any) -> None:
+        """Names an array that is ready once everything has been read that `put` returned last."""
+        self._readers[self._next] = result
+        self._next = 1 - self._next
+
+
+def _kind(found: np.dtype[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The learner's precision for floating-point numbers, 32 bits for integers unless it is 64."""
+    if found.kind == "f":
+        return dtype
+    if found.kind == "i" and found.itemsize == 8 and dtype.itemsize < 8:
+        return np.dtype(np.int32)
+    return found
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
