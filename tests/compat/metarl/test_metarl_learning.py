@@ -215,6 +215,22 @@ def test_max_action_limits_the_actions_of_the_target() -> None:
     assert losses[0] != losses[1]
 
 
+# What DQN and DDPG have of OffPolicyRLAlgorithm, whose tests show what each does.
+
+
+@pytest.mark.parametrize("make", [small_dqn, small_ddpg])
+def test_dqn_and_ddpg_have_the_parameters_of_their_superclass(make: Any) -> None:
+    given = {
+        **{"steps_per_epoch": 7, "n_train_steps": 6, "max_path_length": 11, "max_eval_path_length": 13},
+        **{"buffer_batch_size": 5, "min_buffer_size": 17, "rollout_batch_size": 3, "discount": 0.7},
+        **{"reward_scale": 0.1, "smooth_return": False, "use_target": False, "replay_buffer": PathBuffer(30)},
+    }
+    exploration = make().policy
+    algo = make(**given, exploration_policy=exploration)
+    assert {name: getattr(algo, name) for name in given} == given
+    assert algo.exploration_policy is exploration
+
+
 # Own buffers, and bad input
 
 

@@ -18,10 +18,13 @@ from offbeat.compat.metarl import (
     EpsilonGreedyPolicy,
     MetaRLEnv,
     PathBuffer,
+    log_performance,
     normalize,
     set_seed,
+    tabular,
 )
 from offbeat.compat.metarl.experiment.deterministic import generator
+from offbeat.compat.metarl.np.policies import Policy
 from offbeat.compat.metarl.torch.modules import MLPModule
 from offbeat.compat.metarl.torch.policies import DeterministicMLPPolicy, DiscreteQfDerivedPolicy
 from offbeat.compat.metarl.torch.q_functions import ContinuousMLPQFunction, DiscreteMLPQFunction
@@ -132,6 +135,18 @@ def test_epsilon_is_the_probability_of_a_random_action() -> None:
     assert actions.mean() == pytest.approx(0.75, abs=0.03)  # half of the random ones are 1, too
     greedy = EpsilonGreedyPolicy(spec, Always(1), total_timesteps=1, max_epsilon=0.0, min_epsilon=0.0)
     assert greedy.get_action(np.zeros(2)) == (1, {})
+
+
+def test_actions_are_random_only_until_epsilon_has_fallen() -> None:
+    set_seed(1)
+    spec = MetaRLEnv(Line()).spec
+    settings = {"total_timesteps": 400, "max_epsilon": 1.0, "min_epsilon": 0.0, "decay_ratio": 0.5}
+    one, many = (EpsilonGreedyPolicy(spec, Always(1), **settings) for _ in range(2))
+    singly = [int(one.get_action(np.zeros(2))[0]) for _ in range(400)]
+    together = np.concatenate([many.get_actions(np.zeros((20, 2)))[0] for _ in range(20)])
+    for actions in (singly, together):
+        assert 0 in actions[:100]
+        assert set(actions[200:]) == {1}
 
 
 def test_gaussian_noise_has_sigma_in_the_units_of_the_action_space() -> None:
@@ -343,3 +358,36 @@ def test_policies_and_q_functions_have_their_shapes() -> None:
     assert policy.get_action(np.ones(3))[0] == [0.0]
     with pytest.raises(UsageError, match="Discrete"):
         DiscreteQfDerivedPolicy(reach, qf)
+
+
+def test_policies_have_the_spaces_of_env_spec_and_their_names() -> None:
+    class Own(Policy):
+        def get_action(self, observation: Any) -> Any:
+            return 1
+
+    reach, line = MetaRLEnv(Reach()).spec, MetaRLEnv(Line()).spec
+    qf = DiscreteMLPQFunction(line, name="values")
+    policies = [
+        DeterministicMLPPolicy(reach, hidden_sizes=(4,), name="mine"),
+        DiscreteQfDerivedPolicy(line, qf, "best"),
+    ]
+    assert [qf.name, *(each.name for each in policies)] == ["values", "mine", "best"]
+    for spec, policy in zip((reach, line, line), (*policies, Own(line)), strict=True):
+        assert (policy.observation_space, policy.action_space) == (spec.observation_space, spec.action_space)
+
+
+def test_performance_is_recorded_under_its_prefix() -> None:
+    paths = [
+        {"undiscounted_return": total, "rewards": [1.0, total - 1.0], "terminals": [False, ended], "env_infos": {}}
+        for total, ended in ((3.0, True), (5.0, False))
+    ]
+    tabular.take()
+    assert log_performance(7, paths, discount=0.5, prefix="Mine") == [3.0, 5.0]
+    row = tabular.take()
+    assert {name: row[f"Mine/{name}"] for name in ("Iteration", "NumTrajs", "AverageReturn", "CompletionRate")} == {
+        "Iteration": 7,
+        "NumTrajs": 2,
+        "AverageReturn": 4.0,
+        "CompletionRate": 0.5,
+    }
+    assert row["Mine/AverageDiscountedReturn"] == 1.0 + 0.5 * 3.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offbeat.compat.metarl.envs import EnvSpec, MetaRLEnv, normalize
+    from offbeat.compat.metarl.epoch_row import tabular
     from offbeat.compat.metarl.experiment import LocalRunner, SnapshotConfig, wrap_experiment
     from offbeat.compat.metarl.experiment.deterministic import set_seed
     from offbeat.compat.metarl.np.algos import OffPolicyRLAlgorithm, RLAlgorithm
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     )
     from offbeat.compat.metarl.performance import log_performance
     from offbeat.compat.metarl.replay_buffer import PathBuffer
-    from offbeat.compat.metarl.tabular import tabular
     from offbeat.compat.metarl.torch.algos import DDPG, DQN
     from offbeat.compat.metarl.torch.policies import DeterministicMLPPolicy, DiscreteQfDerivedPolicy
     from offbeat.compat.metarl.torch.q_functions import ContinuousMLPQFunction, DiscreteMLPQFunction
@@ -53,6 +53,7 @@ __all__ = [
 
 _MODULES = {
     "envs": ("EnvSpec", "MetaRLEnv", "normalize"),
+    "epoch_row": ("tabular",),
     "experiment": ("LocalRunner", "SnapshotConfig", "wrap_experiment"),
     "experiment.deterministic": ("set_seed",),
     "np.algos": ("OffPolicyRLAlgorithm", "RLAlgorithm"),
@@ -61,7 +62,6 @@ _MODULES = {
     ),
     "performance": ("log_performance",),
     "replay_buffer": ("PathBuffer",),
-    "tabular": ("tabular",),
     "torch.algos": ("DDPG", "DQN"),
     "torch.policies": ("DeterministicMLPPolicy", "DiscreteQfDerivedPolicy"),
     "torch.q_functions": ("ContinuousMLPQFunction", "DiscreteMLPQFunction"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.compat.metarl.tabular import tabular
+from offbeat.compat.metarl.epoch_row import tabular
 
 
 def log_performance(itr: int, batch: list[dict[str, Any]], discount: float, prefix: str = "Evaluation") -> list[float]:

@@ -12,13 +12,13 @@ from typing import Any
 
 from offbeat import durable
 from offbeat.compat.metarl.envs.env_spec import own_spec
+from offbeat.compat.metarl.epoch_row import tabular
 from offbeat.compat.metarl.experiment.object_state import Decoder, Encoder
 from offbeat.compat.metarl.experiment.snapshotter import check_snapshot_config, is_due
 from offbeat.compat.metarl.process_randomness import process_randomness, set_process_randomness
 from offbeat.compat.metarl.sampler.recorded_env import copy_environment
 from offbeat.compat.metarl.sampler.whole_episodes import whole_episodes
 from offbeat.compat.metarl.sampler.worker_factory import has_workers, make_worker_sampler
-from offbeat.compat.metarl.tabular import tabular
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.observe.jsonl import Jsonl
 from offbeat.run.checkpoint import Checkpoints

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.compat.metarl.epoch_row import tabular
 from offbeat.compat.metarl.np.algos.checks import check_actions, check_arguments, check_runner
 from offbeat.compat.metarl.np.algos.rl_algorithm import RLAlgorithm
 from offbeat.compat.metarl.performance import log_performance
 from offbeat.compat.metarl.sampler import OffPolicyVectorizedSampler
 from offbeat.compat.metarl.sampler.whole_episodes import whole_episodes
-from offbeat.compat.metarl.tabular import tabular
 
 SMOOTHED_EPISODES = 100
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.compat.metarl.envs.env_spec import own_spec
+from offbeat.compat.metarl.epoch_row import tabular
 from offbeat.compat.metarl.np.algos.checks import check_buffer
 from offbeat.compat.metarl.np.algos.off_policy_rl_algorithm import OffPolicyRLAlgorithm, Paths
-from offbeat.compat.metarl.tabular import tabular
 from offbeat.compat.metarl.torch.algos.clipped_targets import clipped_ddpg
 from offbeat.compat.metarl.torch.algos.given_optimiser import Rate, read_optimiser
 from offbeat.compat.metarl.torch.algos.learner import check_module, learn, learn_from, make_training, set_optimiser
