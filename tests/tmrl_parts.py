@@ -195,7 +195,7 @@ def observations(buffer: Any) -> list[list[float]]:
 
 def interface(**changes: Any) -> tuple[rendezvous.Place, spool.Inbox, models.ModelPublisher]:
     """A trainer's end."""
-    place = rendezvous.Place(PORT, PASSWORD)
+    place = rendezvous.Place(PORT, PASSWORD, {})
     place.connect_trainer()
     inbox = spool.Inbox(place, changes.pop("most", 1_000), changes.pop("keep", False))
     return place, inbox, models.ModelPublisher(place.directory / "models")

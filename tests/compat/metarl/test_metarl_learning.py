@@ -66,13 +66,15 @@ def plain_dqn(qf: Any, samples: list[dict[str, Any]], optimizer: Any, discount: 
 
 @pytest.mark.parametrize("double", [False, True])
 def test_updates_of_dqn_equal_a_written_out_loop(double: bool) -> None:
-    algo = small_dqn(qf_lr=0.01, discount=0.9, double_q=double, n_train_steps=3, target_network_update_freq=1)
+    algo = small_dqn(qf_lr=0.05, discount=0.9, double_q=double, n_train_steps=3, target_network_update_freq=2)
     samples = [transitions(seed, 16, 2, 2, True) for seed in range(8)]
-    expected = copy.deepcopy(algo.qf)
-    plain_dqn(expected, samples, torch.optim.Adam(expected.parameters(), 0.01), 0.9, double, every=3)
+    with_double, without = copy.deepcopy(algo.qf), copy.deepcopy(algo.qf)
+    for expected, is_double in ((with_double, True), (without, False)):
+        plain_dqn(expected, samples, torch.optim.Adam(expected.parameters(), 0.05), 0.9, is_double, every=6)
     for each in samples:
         algo.optimize_policy(each)
-    assert close(algo.qf, expected)
+    assert close(algo.qf, with_double) == double
+    assert close(algo.qf, without) != double
     assert updates(algo) == 8
 
 

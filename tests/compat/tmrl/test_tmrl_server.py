@@ -102,12 +102,40 @@ def test_another_machine_arrives_with_the_remote_workers() -> None:
             make(server_ip="203.0.113.7")
 
 
+@pytest.mark.parametrize(("name", "value", "other"), [("header_size", 13, 12), ("security", "TLS", None)])
+@pytest.mark.filterwarnings("ignore:security='TLS' encrypts nothing")
+def test_trainer_and_workers_need_the_protocol_of_their_server(name: str, value: Any, other: Any) -> None:
+    made = Server(port=PORT, **{name: value})
+    training = functools.partial(TrainingOffline, **SMALL, epochs=0)
+    for given in ({name: value}, {name: other}):
+        for connect in (worker(**given).update_actor_weights, Trainer(training, server_port=PORT, **given).run):
+            if given[name] == value:
+                connect()
+                continue
+            with pytest.raises(UsageError, match=f"{name}={other!r} is not that of the Server .*, {value!r}; pass the"):
+                connect()
+    made.close()
+
+
+def test_security_is_tls_which_encrypts_nothing_on_one_machine_or_none() -> None:
+    for make in (functools.partial(Server, port=PORT), functools.partial(Trainer, TrainingOffline), alone):
+        with pytest.warns(UserWarning, match="security='TLS' encrypts nothing here"):
+            made: Any = make(security="TLS")
+        getattr(made, "close", lambda: None)()
+        with pytest.raises(UsageError, match=r"security='ssl' is not supported; pass \"TLS\" or None"):
+            make(security="ssl")
+        with pytest.raises(UsageError, match="header_size=0 is out of range"):
+            make(header_size=0)
+
+
 def test_parameters_for_a_network_are_named_in_a_warning() -> None:
-    network = {"header_size": 13, "security": "TLS", "keys_dir": "keys"}
     makers = [
-        (functools.partial(Server, port=PORT), {**network, "local_port": 1}),
-        (functools.partial(Trainer, TrainingOffline), {**network, "local_com_port": 1, "hostname": "host"}),
-        (alone, {**network, "local_port": 1, "hostname": "host"}),
+        (functools.partial(Server, port=PORT), {"keys_dir": "keys", "local_port": 1}),
+        (
+            functools.partial(Trainer, TrainingOffline),
+            {"keys_dir": "keys", "local_com_port": 1, "hostname": "host"},
+        ),
+        (alone, {"keys_dir": "keys", "local_port": 1, "hostname": "host"}),
     ]
     for make, given in makers:
         with warnings.catch_warnings():
@@ -212,7 +240,7 @@ def test_max_buf_len_of_a_trainer_limits_each_of_its_retrievals(server: Server, 
 @pytest.mark.parametrize("keep", [False, True])
 def test_retrieved_buffers_are_kept_until_a_checkpoint_holds_them(server: Server, keep: bool) -> None:
     worker().run(nb_episodes=1, verbose=False)
-    place = Place(PORT, PASSWORD)
+    place = Place(PORT, PASSWORD, {})
     end = TrainerInterface(place, None, max_buf_len=10, keep=keep)
     assert len(end.retrieve_buffer()) == 6
     assert len(list((place.directory / "taken").iterdir())) == keep

@@ -17,11 +17,7 @@ from offbeat import durable
 from offbeat.compat.tmrl.arguments import check_class
 from offbeat.compat.tmrl.buffer import Buffer
 from offbeat.compat.tmrl.models import ModelPublisher
-from offbeat.compat.tmrl.rendezvous import Place, ServerPlace, check_local
-from offbeat.compat.tmrl.rollout_worker import RolloutWorker
-from offbeat.compat.tmrl.saving import has_checkpoint
-from offbeat.compat.tmrl.spool import Inbox
-from offbeat.compat.tmrl.unused import (
+from offbeat.compat.tmrl.network import (
     BUFFER_SIZE,
     HEADER_SIZE,
     HOSTNAME,
@@ -29,8 +25,13 @@ from offbeat.compat.tmrl.unused import (
     LOCAL_PORT_TRAINER,
     PASSWORD,
     PORT,
+    read_protocol,
     warn_unused,
 )
+from offbeat.compat.tmrl.rendezvous import Place, ServerPlace, check_local
+from offbeat.compat.tmrl.rollout_worker import RolloutWorker
+from offbeat.compat.tmrl.saving import has_checkpoint
+from offbeat.compat.tmrl.spool import Inbox
 from offbeat.errors import UsageError
 from offbeat.run.lock import RunLock
 
@@ -40,8 +41,8 @@ __all__ = ["Buffer", "RolloutWorker", "Server", "Trainer", "TrainerInterface"]
 class Server:
     """Where a trainer and its workers meet; it runs until `close`, or until its process ends.
 
-    port: identifies it on this machine. password: the trainer and the workers need the same. max_workers: how many may
-    be connected at a time, None for any number. local_port, header_size, security and keys_dir are for a network.
+    port: identifies it on this machine. password, header_size, security: the trainer and the workers need the same.
+    max_workers: how many may be connected at a time, None for any number. local_port, keys_dir: for a network.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class Server:
         keys_dir: str | None = None,
         max_workers: int | None = None,
     ) -> None:
-        warn_unused(local_port=local_port, header_size=header_size, security=security, keys_dir=keys_dir)
+        protocol = read_protocol(header_size, security)
+        warn_unused(local_port=local_port, keys_dir=keys_dir)
         if max_workers is not None and max_workers < 1:
             raise UsageError(
                 f"max_workers={max_workers} is out of range: it must be at least 1, or None for any number"
             )
-        self._place = ServerPlace(port, password, max_workers)
+        self._place = ServerPlace(port, password, max_workers, protocol)
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -103,9 +105,9 @@ class TrainerInterface:
 class Trainer:
     """Trains: makes a `training_cls` (a `TrainingOffline`, or a partial of one), and runs its epochs.
 
-    server_ip, server_port, password: of the `Server`. model_path: where each broadcast actor is saved, None for a
-    temporary file. checkpoint_path: the directory of the checkpoints, written before the first epoch and after each; a
-    trainer that finds one there continues from it. None: none is written.
+    server_ip, server_port, password, header_size, security: of the `Server`. model_path: where each broadcast actor is
+    saved, None for a temporary file. checkpoint_path: the directory of the checkpoints, written before the first epoch
+    and after each; a trainer that finds one there continues from it. None: none is written.
     dump_run_instance_fn(training, checkpoint_path), load_run_instance_fn(checkpoint_path): save and load instead of us.
     updater_fn(training, training_cls): returns the training to use after a resume.
     max_buf_len: buffers that are retrieved at a time. The other parameters are for a network.
@@ -134,13 +136,8 @@ class Trainer:
             raise UsageError("training_cls=None: pass a partial of TrainingOffline or TorchTrainingOffline")
         saved = () if checkpoint_path is None or dump_run_instance_fn is not None else ("save", "load")
         check_class("training_cls", training_cls, ("run_epoch", *saved))
-        warn_unused(
-            local_com_port=local_com_port,
-            header_size=header_size,
-            security=security,
-            keys_dir=keys_dir,
-            hostname=hostname,
-        )
+        protocol = read_protocol(header_size, security)
+        warn_unused(local_com_port=local_com_port, keys_dir=keys_dir, hostname=hostname)
         if max_buf_len < 1:
             raise UsageError(f"max_buf_len={max_buf_len} is out of range: it must be at least 1")
         if (dump_run_instance_fn is None) != (load_run_instance_fn is None):
@@ -149,7 +146,7 @@ class Trainer:
         self._dump, self._load = dump_run_instance_fn, load_run_instance_fn
         if checkpoint_path is not None and dump_run_instance_fn is None:
             has_checkpoint(checkpoint_path)  # refuses what cannot be one
-        self._connect = Place(server_port, password), model_path, max_buf_len
+        self._connect = Place(server_port, password, protocol), model_path, max_buf_len
 
     def run(self) -> None:
         """Runs all epochs that are left."""

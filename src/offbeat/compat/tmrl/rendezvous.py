@@ -1,7 +1,7 @@
 """Where a server, its trainer and its workers meet on one machine: a directory for each port, for this user only.
 
 TMPDIR/offbeat-tmrl-UID/PORT/
-    server/server.json   the server's process, its password (salted and hashed) and how many workers it accepts
+    server/server.json   the server's process, its password (salted and hashed), its protocol, its number of workers
     trainer/             the trainer's lock
     workers/N/           a worker's lock, and how many processes it has had
     models/              the newest model, in memory that processes share (models.py)
@@ -23,6 +23,7 @@ import socket
 import stat
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,12 @@ def _elsewhere(server_ip: Any) -> UsageError:
 
 
 class ServerPlace:
-    """A server's side: it holds the port until it is closed, or until its process ends."""
+    """A server's side: it holds the port until it is closed, or until its process ends.
 
-    def __init__(self, port: int, password: str, max_workers: int | None) -> None:
+    protocol: values by name, which those who connect must have, too.
+    """
+
+    def __init__(self, port: int, password: str, max_workers: int | None, protocol: Mapping[str, Any]) -> None:
         self.directory = directory_of(port)
         self._lock = RunLock(self.directory / "server")
         try:
@@ -96,6 +100,7 @@ class ServerPlace:
             "salt": salt,
             "password": _hashed(salt, password),
             "max_workers": max_workers,
+            "protocol": dict(protocol),
         }
         self._record = self.directory / "server" / "server.json"
         durable.write_file(self._record, json.dumps(record).encode(), sync=False)
@@ -112,13 +117,13 @@ def _hashed(salt: str, password: str) -> str:
 class Place:
     """The trainer's or a worker's side of a server, once `connect` has found it.
 
-    seconds: how long to wait for a server that is not there (yet), before OffbeatError.
+    protocol: values by name, which must be those of the server.
     """
 
-    def __init__(self, port: int, password: str, seconds: float | None = None) -> None:
+    def __init__(self, port: int, password: str, protocol: Mapping[str, Any]) -> None:
         self.directory, self.port = directory_of(port), port
-        self._password = password
-        self._seconds = SECONDS_TO_CONNECT if seconds is None else seconds
+        self._password, self._protocol = password, dict(protocol)
+        self._seconds = SECONDS_TO_CONNECT
         self._next_check = 0.0
         self._lock: RunLock | None = None
         self.number = self.boot = 0
@@ -204,6 +209,12 @@ class Place:
                 f"password is not that of the Server on port {self.port}; pass the same to Server, Trainer and "
                 "RolloutWorker"
             )
+        for name, value in self._protocol.items():
+            if value != record["protocol"][name]:
+                raise UsageError(
+                    f"{name}={value!r} is not that of the Server on port {self.port}, {record['protocol'][name]!r}; "
+                    "pass the same to Server, Trainer and RolloutWorker"
+                )
         return record
 
     def _server(self) -> Any:

@@ -16,17 +16,18 @@ from offbeat import durable
 from offbeat.compat.tmrl.arguments import check_class, check_methods
 from offbeat.compat.tmrl.buffer import Buffer
 from offbeat.compat.tmrl.models import ModelReader
-from offbeat.compat.tmrl.rendezvous import Place, check_local
-from offbeat.compat.tmrl.spool import Outbox
-from offbeat.compat.tmrl.unused import (
+from offbeat.compat.tmrl.network import (
     BUFFER_SIZE,
     HEADER_SIZE,
     HOSTNAME,
     LOCAL_PORT_WORKER,
     PASSWORD,
     PORT,
+    read_protocol,
     warn_unused,
 )
+from offbeat.compat.tmrl.rendezvous import Place, check_local
+from offbeat.compat.tmrl.spool import Outbox
 from offbeat.errors import UsageError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05
@@ -44,8 +45,8 @@ class RolloutWorker:
     and from where the first is loaded if the file exists; None for a temporary file. obs_preprocessor(obs): returns the
     observation to act on and to send. crc_debug: adds each transition to its info, for `Memory(crc_debug=True)`.
     model_path_history, model_history: each `model_history`-th model is also stored under a name that begins so; 0 or
-    less: none. standalone: without a server. server_ip, server_port, password: of the `Server`. max_buf_len: buffers
-    that may wait for the trainer; then sending waits. The other parameters are for a network.
+    less: none. standalone: without a server. server_ip, server_port, password, header_size, security: of the `Server`.
+    max_buf_len: buffers that may wait for the trainer; then sending waits. The other parameters are for a network.
     """
 
     def __init__(
@@ -73,9 +74,8 @@ class RolloutWorker:
     ) -> None:
         check_local(server_ip)
         check_class("actor_module_cls", actor_module_cls, ACTOR_METHODS)
-        warn_unused(
-            local_port=local_port, header_size=header_size, security=security, keys_dir=keys_dir, hostname=hostname
-        )
+        protocol = read_protocol(header_size, security)
+        warn_unused(local_port=local_port, keys_dir=keys_dir, hostname=hostname)
         _check_counts(max_samples_per_episode, max_buf_len)
         if model_history > 0 and model_path_history is None:
             raise UsageError(f"model_history={model_history} needs model_path_history, where to store the models")
@@ -93,7 +93,7 @@ class RolloutWorker:
         self.buffer = Buffer()
         self._received = self._steps = self._step_in_episode = 0
         self._max_buf_len = max_buf_len
-        self._place = None if standalone else Place(server_port, password)
+        self._place = None if standalone else Place(server_port, password, protocol)
         self._outbox: Outbox | None = None
         self._models: ModelReader | None = None
 
