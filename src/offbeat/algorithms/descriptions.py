@@ -40,6 +40,14 @@ def refuse_images(names: str, spec: EnvSpec) -> None:
         )
 
 
+def refuse_privileged_state(name: str, spec: EnvSpec) -> None:
+    """Refuses a privileged state, for an algorithm without a separate critic. name: of it, for the error."""
+    if spec.state_size:
+        raise UsageError(
+            f"{name} has no separate critic, so it cannot use a privileged state: leave state_key out, or use sac"
+        )
+
+
 def refuse_box_settings(group: Any, spec: EnvSpec) -> None:
     """Refuses settings of Box actions in a group that are not at their defaults, for an environment without them."""
     for name, default in flat.defaults(type(group)).items():

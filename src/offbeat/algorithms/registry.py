@@ -114,7 +114,10 @@ _SAC = Algorithm(
             "box": "offbeat.algorithms.torch.sac",
             "discrete": "offbeat.algorithms.torch.sac_discrete",
         },
-        "jax": {"box": "offbeat.algorithms.jax.sac"},
+        "jax": {
+            "box": "offbeat.algorithms.jax.sac",
+            "discrete": "offbeat.algorithms.jax.sac_discrete",
+        },
     },
     learns_from="replay",
     actions=("box", "discrete"),
@@ -123,7 +126,7 @@ _SAC = Algorithm(
 _TD3 = Algorithm(
     "td3",
     TD3,
-    {"torch": "offbeat.algorithms.torch.td3"},
+    {"torch": "offbeat.algorithms.torch.td3", "jax": "offbeat.algorithms.jax.td3"},
     learns_from="replay",
     actions=("box",),
     groups=_ACTOR_CRITIC,
@@ -151,7 +154,7 @@ _BUILT_IN = (
     Algorithm(
         "dqn",
         DQN,
-        {"torch": "offbeat.algorithms.torch.dqn"},
+        {"torch": "offbeat.algorithms.torch.dqn", "jax": "offbeat.algorithms.jax.dqn"},
         learns_from="replay",
         actions=("discrete",),
         groups={"critic": ""},

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
-from offbeat.algorithms.descriptions import describe_policy, refuse_images
+from offbeat.algorithms.descriptions import describe_policy, refuse_images, refuse_privileged_state
 from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
@@ -24,7 +24,6 @@ from offbeat.algorithms.torch.losses import error_loss, weighted
 from offbeat.algorithms.torch.networks import MLP, UserNetwork
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.torch.seeding import seeded
-from offbeat.errors import UsageError
 from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
@@ -41,10 +40,7 @@ class DQNState:
 def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.device, dtype: torch.dtype) -> DQNState:
     """First weights from `rng`; a user's own module draws them from torch, which is seeded from `rng`."""
     refuse_images("DQN", spec)
-    if spec.state_size:
-        raise UsageError(
-            "DQN has no separate critic, so it cannot use a privileged state: leave state_key out, or use sac"
-        )
+    refuse_privileged_state("DQN", spec)
     assert spec.choices is not None
     sizes = (spec.observation_size, *config.networks.hidden, spec.choices + config.dueling)
     with seeded(int(rng.integers(2**62)), device):

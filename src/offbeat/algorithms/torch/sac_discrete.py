@@ -67,7 +67,9 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
 def largest_entropy(spec: EnvSpec, batch: Batch) -> float | Tensor:
     """The entropy of a policy that takes all allowed actions equally often, on average over the batch."""
     assert spec.choices is not None
-    return batch.mask.sum(1).log().mean() if batch.mask.shape[1] else math.log(spec.choices)
+    if not batch.mask.shape[1]:
+        return math.log(spec.choices)
+    return batch.mask.sum(1).to(batch.reward.dtype).log().mean()
 
 
 def update_critic(
