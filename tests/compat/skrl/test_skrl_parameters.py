@@ -12,6 +12,7 @@ import torch
 
 import skrl_agents as small
 from offbeat.compat import skrl
+from offbeat.compat.skrl.utils.spaces import torch as spaces
 
 STEP = {"timestep": 0, "timesteps": 100}
 ROWS = {"observations": torch.zeros(4, 3), "states": None}
@@ -152,3 +153,35 @@ def test_learning_the_entropy_coefficient_may_be_switched_off_and_on(tmp_path: P
     agent.save(str(tmp_path / "agent.pt"))
     saved = torch.load(tmp_path / "agent.pt", weights_only=True)
     assert float(saved["log_entropy_coefficient"]) == found[2]
+
+
+# Devices. torch's `meta` stands for a device that is not the CPU: tensors on it have no values.
+
+
+def test_tensors_are_on_the_device_that_was_asked_for() -> None:
+    memory = skrl.RandomMemory(memory_size=5, device="meta")
+    memory.create_tensor("own", size=2)
+    memory.add_samples(own=torch.ones(1, 2))
+    scaler = skrl.RunningStandardScaler(3, device="meta")
+    model = skrl.Model(action_space=small.ACTIONS, device="meta")
+    found = {
+        "sample": memory.sample(["own"], batch_size=1)[0][0],
+        "sample_by_index": memory.sample_by_index(["own"], indexes=[0])[0][0],
+        "sample_all": memory.sample_all(["own"])[0][0],
+        "scaler": scaler(torch.zeros(1, 3, device="meta"), train=True),
+        "random_act": model.random_act(ROWS)[0],
+        "limits": spaces.compute_space_limits(small.ACTIONS, device="meta")[0],
+        "tensorize_space": spaces.tensorize_space(small.ACTIONS, [1.0, 2.0], device="meta"),
+        "sample_space": spaces.sample_space(small.ACTIONS, backend="native", device="meta"),
+    }
+    assert {name: tensor.device.type for name, tensor in found.items()} == dict.fromkeys(found, "meta")
+    assert (memory.device.type, scaler.device.type, model.device.type) == ("meta",) * 3
+
+
+def test_an_agent_moves_models_that_have_no_device_of_their_own_to_its_device() -> None:
+    policy = small.make_models()["policy"]
+    del policy.device
+    given = {"observation_space": small.OBSERVATIONS, "action_space": small.ACTIONS}
+    agent = skrl.SAC(models={"policy": policy}, device="meta", **given)
+    assert agent.device.type == next(policy.parameters()).device.type == "meta"
+    assert skrl.SAC(models={"policy": small.make_models()["policy"]}, **given).device == skrl.config.torch.device

@@ -174,6 +174,8 @@ def test_the_runner_acts_with_the_bounds_of_the_learner_unless_actor_kwargs_has_
     other = small(learner, algo_type=kind.algo_type, actor_hidden_dim=8, actor_kwargs={"log_std_max": -1.0})._actor
     assert (own.log_std_min, own.log_std_max) == (-4.0, -3.0)
     assert (other.log_std_min, other.log_std_max) == (-4.0, -1.0)
+    if kind is TD3Learner:
+        assert own.noise_scales.shape == (4, 1)  # one for each environment of the runner
 
 
 def test_a_runner_of_your_own_has_what_it_was_made_with(tmp_path: Path) -> None:
