@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 import skrl_agents as small
 from offbeat.compat import skrl
 from offbeat.compat.skrl.utils.spaces import torch as spaces
+from offbeat.errors import UsageError
 
 STEP = {"timestep": 0, "timesteps": 100}
 ROWS = {"observations": torch.zeros(4, 3), "states": None}
@@ -20,6 +22,52 @@ ROWS = {"observations": torch.zeros(4, 3), "states": None}
 
 def adam(rate: float = 1e-3) -> torch.optim.Adam:
     return torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+
+
+# The agent.
+
+
+def test_the_spaces_that_are_passed_count_and_not_those_of_the_policy(tmp_path: Path) -> None:
+    models = small.make_models(states=small.STATES)
+    for model in models.values():
+        model.observation_space = model.state_space = model.action_space = gym.spaces.Box(-1.0, 1.0, (9,))
+    agent = small.make_agent(tmp_path, models=models, states=small.STATES)
+    sizes = {name: agent.memory.get_tensor_by_name(name).shape[-1] for name in ("observations", "states", "actions")}
+    assert sizes == {"observations": 3, "states": 4, "actions": 2}
+    assert agent.observation_space is small.OBSERVATIONS
+    assert agent.action_space is small.ACTIONS
+    with pytest.raises(UsageError, match=r"raised RuntimeError on two rows of zeros \(observations 9"):
+        skrl.SAC(models={"policy": models["policy"]}, state_space=small.STATES, action_space=small.ACTIONS)
+    with pytest.raises(UsageError, match=r"gave \(2, 2\) for 2 rows; compute must return \(2, 9\)"):
+        skrl.SAC(models={"policy": models["policy"]}, observation_space=small.OBSERVATIONS, state_space=small.STATES)
+
+
+def test_actions_are_of_observations_and_states(tmp_path: Path) -> None:
+    agent = small.make_agent(tmp_path, states=small.STATES)
+    torch.manual_seed(0)
+    given = torch.randn(4, 3), torch.randn(4, 4)
+    expected, _ = agent.policy.compute({"observations": given[0], "states": given[1]}, "policy")
+    actions, outputs = agent.act(*given, **STEP)
+    torch.testing.assert_close(outputs["mean_actions"], expected)
+    assert not torch.equal(actions, expected)  # drawn
+    for other in ((torch.zeros(4, 3), given[1]), (given[0], torch.zeros(4, 4))):
+        assert not torch.allclose(agent.act(*other, **STEP)[1]["mean_actions"], expected)
+
+
+def test_a_transition_is_stored_with_all_its_parts(tmp_path: Path) -> None:
+    agent = small.make_agent(tmp_path, states=small.STATES, experiment={"write_interval": 10})
+    rows = small.transitions(1, seed=5, states=True) | {"terminated": torch.tensor([[True]])}
+    agent.record_transition(**rows, truncated=torch.tensor([[False]]), infos={}, **STEP)
+    assert len(agent.memory) == 1
+    for name, tensor in rows.items():
+        assert torch.equal(agent.memory.get_tensor_by_name(name)[0], tensor)
+    assert list(agent.episodes.returns) == [pytest.approx(float(rows["rewards"]))]
+    goes_on = rows | {"terminated": torch.tensor([[False]])}
+    agent.record_transition(**goes_on, truncated=torch.tensor([[False]]), infos={}, **STEP)
+    assert len(agent.episodes.returns) == 1
+    agent.record_transition(**goes_on, truncated=torch.tensor([[True]]), infos={}, **STEP)
+    assert len(agent.episodes.returns) == 2
+    assert agent.memory.get_tensor_by_name("terminated")[:3].flatten().tolist() == [True, False, False]
 
 
 # Schedulers.
