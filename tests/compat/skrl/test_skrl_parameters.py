@@ -70,6 +70,18 @@ def test_a_transition_is_stored_with_all_its_parts(tmp_path: Path) -> None:
     assert agent.memory.get_tensor_by_name("terminated")[:3].flatten().tolist() == [True, False, False]
 
 
+def test_after_a_step_timesteps_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For agents of your own, which may use both."""
+    agent = small.make_agent(tmp_path, experiment={"write_interval": 4, "checkpoint_interval": 4})
+    calls: list[Any] = []
+    for name in ("update", "write_checkpoint", "write_tracking_data"):
+        monkeypatch.setattr(
+            agent, name, lambda *, timestep, timesteps, name=name: calls.append((name, timestep, timesteps))
+        )
+    agent.post_interaction(timestep=3, timesteps=50)
+    assert calls == [("update", 3, 50), ("write_checkpoint", 4, 50), ("write_tracking_data", 4, 50)]
+
+
 # Schedulers.
 
 
