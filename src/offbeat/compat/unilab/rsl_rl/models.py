@@ -108,7 +108,8 @@ def _unpadded(rows: Tensor, masks: Tensor) -> Tensor:
     kept = rows.transpose(0, 1)[masks.transpose(0, 1)]
     if len(kept) % len(rows):
         raise UsageError(
-            f"masks marks {len(kept)} rows, which are no whole number of environments of {len(rows)} steps"
+            f"masks marks {len(kept)} rows, but {len(rows)} steps of some environments are a multiple of {len(rows)}; "
+            "mark every true row"
         )
     return kept.view(-1, len(rows), rows.shape[-1]).transpose(0, 1)
 
