@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from offbeat import __version__
 from offbeat.algorithms.configs import Reference
@@ -69,6 +69,11 @@ class PlayOptions:
 @dataclass(frozen=True)
 class DigestOptions:
     checkpoint: str = setting("latest", CHECKPOINT_HELP)
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    backend: Literal["torch", "jax"] | None = setting(None, "What the learner is to compute with from now on.")
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,21 @@ def _digest(run: str, checkpoint: str) -> int:
     return 0
 
 
+def _convert(run: str, backend: str | None) -> int:
+    if backend is None:
+        raise UsageError("offbeat convert needs the new backend; give --backend jax or --backend torch")
+    path = _run_directory(run)
+    from offbeat.run.convert import convert
+
+    done = convert(path, backend=backend)
+    if done.before == backend:
+        _print(f"backend: {backend} already, at step {done.step:,}; nothing was converted")
+    else:
+        _print(f"backend: {backend}, from {done.before}, at step {done.step:,}; go on with: offbeat resume {path}")
+    _print(f"run: {path}")
+    return 0
+
+
 def _trace(run: str) -> int:
     path = _run_directory(run) / "trace.json"
     if not path.is_file():
@@ -206,6 +226,7 @@ COMMANDS = {
         "RUN", "Show the policy of a run in a window, or record a video without a display.", PlayOptions, _play
     ),
     "digest": Command("RUN", "Print a SHA-256 digest of the content of a checkpoint.", DigestOptions, _digest),
+    "convert": Command("RUN", "Move a run to the other backend, torch or jax.", ConvertOptions, _convert),
     "trace": Command("RUN", "Summarise the trace of a run that was trained with --trace.", None, _trace),
     "check-env": Command("ENV", "Test an environment and report its problems.", CheckEnvOptions, _check_env),
 }

@@ -300,10 +300,16 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def write_yaml(config: Config, versions: Mapping[str, str]) -> str:
     """The text of a config file, from which `read_yaml` and `make_config` make an equal config."""
-    record = find(config.algorithm)
-    parts = [dump_yaml({"algorithm": config.algorithm, "versions": dict(versions)})]
-    for section, title in ((config.run, (Run.__doc__ or "").splitlines()[0]), (config.learner, record.description)):
-        parts.append(f"# {title}\n{dump_yaml(_flatten(section, record.without))}")
+    return recorded_yaml(flatten(config), versions)
+
+
+def recorded_yaml(recorded: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+    """As `write_yaml`, from what `flatten` returned."""
+    record = find(recorded["algorithm"])
+    parts = [dump_yaml({"algorithm": recorded["algorithm"], "versions": dict(versions)})]
+    for section, title in ((Run, (Run.__doc__ or "").splitlines()[0]), (record.config, record.description)):
+        names = [leaf.name for leaf in flat.leaves(section) if leaf.name in recorded]
+        parts.append(f"# {title}\n{dump_yaml({name: recorded[name] for name in names})}")
     return "\n".join(parts)
 
 

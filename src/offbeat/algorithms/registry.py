@@ -75,7 +75,12 @@ class Algorithm:
         check_actions(self, spec)
         found = self.modules[backend]
         if isinstance(found, Mapping):
-            found = found[kind_of_actions(spec)]
+            kind = kind_of_actions(spec)
+            if kind not in found:
+                others = [name for name, each in self.modules.items() if not isinstance(each, Mapping) or kind in each]
+                remedy = f"use {' or '.join(others)}" if others else f"add one for {kind} to modules"
+                raise UsageError(f"backend={backend!r} does not have {self.name} for {SPACES[kind]} actions; {remedy}")
+            found = found[kind]
         if isinstance(found, str):
             where = f"modules of {self.name}"
             found = references.find(found, where) if ":" in found else references.import_module(found, found, where)

@@ -14,6 +14,8 @@ from offbeat.errors import UsageError
 from offbeat.learn.backend import Backend
 from offbeat.types import EnvSpec
 
+BACKENDS = ("torch", "jax")
+
 
 def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Generator) -> Backend:
     """The algorithm's state and updates. rng: first weights. A module that has `make_backend` makes its own."""
@@ -34,12 +36,18 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
     return TorchBackend(module, config.learner, spec, rng=rng, **own, autograd=not algorithm.explicit)
 
 
+def check_installed(backend: str) -> None:
+    """Raises UsageError without JAX, which is an extra."""
+    if backend == "jax":
+        try:
+            import jax  # noqa: F401
+        except ImportError as error:
+            raise UsageError(f"backend=jax needs JAX: pip install 'offbeat[jax]' ({error})") from error
+
+
 def _check_jax(config: Any) -> None:
     """Raises UsageError without JAX, and for settings that only torch has."""
-    try:
-        import jax  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"backend=jax needs JAX: pip install 'offbeat[jax]' ({error})") from error
+    check_installed("jax")
     optimisation = getattr(config.learner, "optimisation", None)
     for name, default in (("compile", "off"), ("gradients", "auto")):
         if (value := getattr(optimisation, name, default)) != default:

@@ -326,6 +326,19 @@ class Learner:
             part.restore(below(arrays, f"{name}/"))
 
 
+_COUNTERS = ("updates", "observed", "rate_factor", "progress")
+_STATISTICS = ("observations", "states", "returns")
+
+
+def arrays_of_backend(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Of a learner's saved arrays, those that its backend saved."""
+    return {
+        name: array
+        for name, array in arrays.items()
+        if name not in _COUNTERS and name.partition("/")[0] not in _STATISTICS
+    }
+
+
 def below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose names begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

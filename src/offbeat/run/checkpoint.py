@@ -63,12 +63,28 @@ class Checkpoints:
             replay = {name: self._segment_files(name).append(shard, ends.get(name)) for name, shard in shards.items()}
             folder = self._commit("step", step, snapshot, replay)
             durable.write_file(self._directory / "latest", f"{folder}\n".encode())
-        self._lineage = [*lineage, folder] if self._keep is None else [*lineage, folder][-self._keep :]
         self._segments = {name: self._segments[name] for name in shards}
-        with self._explain_save_errors(f"{self._directory / folder} is saved, but older files could not be removed"):
+        self._keep_lineage([*lineage, folder])
+        return folder
+
+    def save_again(self, snapshot: Snapshot) -> str:
+        """Saves a snapshot as the newest checkpoint, with the step and the replay of the newest one before it."""
+        with self._explain_save_errors(f"the newest checkpoint could not be saved again in {self.root}"):
+            self._prepare()
+            newest = self._resolve("latest")
+            lineage, replay = self._lineage_of(newest), self._manifest(newest).replay
+            folder = self._commit("step", int(newest.split("-")[1]), snapshot, replay)
+            durable.write_file(self._directory / "latest", f"{folder}\n".encode())
+        self._keep_lineage([*lineage, folder])
+        return folder
+
+    def _keep_lineage(self, lineage: list[str]) -> None:
+        """Removes every step folder but the newest ones of a lineage, which ends with the one just saved."""
+        self._lineage = lineage if self._keep is None else lineage[-self._keep :]
+        saved = self._directory / lineage[-1]
+        with self._explain_save_errors(f"{saved} is saved, but older files could not be removed"):
             self._remove_folders("step", set(self._lineage))
             self._remove_segments(set(self._lineage))
-        return folder
 
     def _lineage_of(self, folder: str | None) -> list[str]:
         """The step folders up to this one, in order; [] if it does not exist."""

@@ -26,6 +26,20 @@ def check_compatible(notes: Mapping[str, Any], algorithm: str, spec: EnvSpec) ->
         )
 
 
+def backend_of(notes: Mapping[str, Any]) -> str:
+    """The backend that made a checkpoint."""
+    return str(notes["config"].get("backend", "torch"))
+
+
+def check_backend(notes: Mapping[str, Any], backend: str) -> None:
+    """Raises CheckpointError if another backend made the checkpoint."""
+    if backend_of(notes) != backend:
+        raise CheckpointError(
+            f"backend={backend}, but the checkpoint was made with backend={backend_of(notes)}: convert it first, with "
+            f"`offbeat convert RUN --backend {backend}`, or use backend={backend_of(notes)}"
+        )
+
+
 def check_env_fits(policy: EnvSpec, env: EnvSpec, remedy: str = "use an environment with the same spaces") -> None:
     """Raises UsageError if the environment's spaces are not those that the policy is trained on; names may differ."""
     differences = []

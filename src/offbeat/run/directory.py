@@ -17,7 +17,7 @@ from offbeat.algorithms.configs import Config
 from offbeat.algorithms.registry import find
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.run.lock import RunLock
-from offbeat.settings import write_yaml
+from offbeat.settings import flatten, recorded_yaml
 
 HEARTBEAT_SECONDS = 2.0
 FILES_OF_A_RUN = {
@@ -78,7 +78,11 @@ class RunDirectory:
 
     def write_config(self, config: Config, versions: dict[str, str]) -> None:
         """Writes config.yaml: the settings of the run and the versions of the packages."""
-        durable.write_file(self.path / "config.yaml", write_yaml(config, versions).encode())
+        self.write_recorded(flatten(config), versions)
+
+    def write_recorded(self, recorded: dict[str, Any], versions: dict[str, str]) -> None:
+        """As `write_config`, from the settings in a checkpoint's notes."""
+        durable.write_file(self.path / "config.yaml", recorded_yaml(recorded, versions).encode())
 
     def lock(self) -> None:
         """Takes the lock for this process; RunBusyError names the process that holds it."""

@@ -27,7 +27,7 @@ from offbeat.policies import Policy, choose_backend, make_policy
 from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
-from offbeat.run.compatibility import check_compatible
+from offbeat.run.compatibility import check_backend, check_compatible
 from offbeat.run.experience import check_batches, check_weight, dtype_of, from_replay, from_rollouts, own_arrays
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot
@@ -336,6 +336,7 @@ class Training:
     def restore(self, snapshot: Snapshot) -> None:
         """Everything but replay, which `Checkpoints.load_replay` fills."""
         check_compatible(snapshot.notes, self.config.algorithm, self.spec)
+        check_backend(snapshot.notes, self.config.run.compute.backend)
         self.learner.restore(select_prefix(snapshot.arrays, "learner/"))
         self.experience.restore(select_prefix(snapshot.arrays, "experience/"))
         self.learner.restore_pending(snapshot.notes["pending"])

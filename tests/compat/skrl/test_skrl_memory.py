@@ -134,6 +134,10 @@ def test_a_full_memory_is_exported_and_read_again(format: str, tmp_path: Path) -
     assert len(list((tmp_path / "by_hand" / "memories").iterdir())) == 1
 
 
+def test_samples_are_on_the_memorys_device() -> None:
+    assert filled(4, device="cpu").sample(["marks"], batch_size=2)[0][0].device == torch.device("cpu")
+
+
 def test_a_memory_travels_to_another_process_with_its_rows() -> None:
     memory = filled(11)
     memory.share_memory()

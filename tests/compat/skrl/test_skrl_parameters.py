@@ -6,15 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 import skrl_agents as small
 from offbeat.compat import skrl
-from offbeat.compat.skrl.utils.spaces import torch as spaces
-from offbeat.errors import UsageError
 
 STEP = {"timestep": 0, "timesteps": 100}
 ROWS = {"observations": torch.zeros(4, 3), "states": None}
@@ -22,64 +19,6 @@ ROWS = {"observations": torch.zeros(4, 3), "states": None}
 
 def adam(rate: float = 1e-3) -> torch.optim.Adam:
     return torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate)
-
-
-# The agent.
-
-
-def test_the_spaces_that_are_passed_count_and_not_those_of_the_policy(tmp_path: Path) -> None:
-    models = small.make_models(states=small.STATES)
-    for model in models.values():
-        model.observation_space = model.state_space = model.action_space = gym.spaces.Box(-1.0, 1.0, (9,))
-    agent = small.make_agent(tmp_path, models=models, states=small.STATES)
-    sizes = {name: agent.memory.get_tensor_by_name(name).shape[-1] for name in ("observations", "states", "actions")}
-    assert sizes == {"observations": 3, "states": 4, "actions": 2}
-    assert agent.observation_space is small.OBSERVATIONS
-    assert agent.action_space is small.ACTIONS
-    with pytest.raises(UsageError, match=r"raised RuntimeError on two rows of zeros \(observations 9"):
-        skrl.SAC(models={"policy": models["policy"]}, state_space=small.STATES, action_space=small.ACTIONS)
-    with pytest.raises(UsageError, match=r"gave \(2, 2\) for 2 rows; compute must return \(2, 9\)"):
-        skrl.SAC(models={"policy": models["policy"]}, observation_space=small.OBSERVATIONS, state_space=small.STATES)
-
-
-def test_actions_are_of_observations_and_states(tmp_path: Path) -> None:
-    agent = small.make_agent(tmp_path, states=small.STATES)
-    torch.manual_seed(0)
-    given = torch.randn(4, 3), torch.randn(4, 4)
-    expected, _ = agent.policy.compute({"observations": given[0], "states": given[1]}, "policy")
-    actions, outputs = agent.act(*given, **STEP)
-    torch.testing.assert_close(outputs["mean_actions"], expected)
-    assert not torch.equal(actions, expected)  # drawn
-    for other in ((torch.zeros(4, 3), given[1]), (given[0], torch.zeros(4, 4))):
-        assert not torch.allclose(agent.act(*other, **STEP)[1]["mean_actions"], expected)
-
-
-def test_a_transition_is_stored_with_all_its_parts(tmp_path: Path) -> None:
-    agent = small.make_agent(tmp_path, states=small.STATES, experiment={"write_interval": 10})
-    rows = small.transitions(1, seed=5, states=True) | {"terminated": torch.tensor([[True]])}
-    agent.record_transition(**rows, truncated=torch.tensor([[False]]), infos={}, **STEP)
-    assert len(agent.memory) == 1
-    for name, tensor in rows.items():
-        assert torch.equal(agent.memory.get_tensor_by_name(name)[0], tensor)
-    assert list(agent.episodes.returns) == [pytest.approx(float(rows["rewards"]))]
-    goes_on = rows | {"terminated": torch.tensor([[False]])}
-    agent.record_transition(**goes_on, truncated=torch.tensor([[False]]), infos={}, **STEP)
-    assert len(agent.episodes.returns) == 1
-    agent.record_transition(**goes_on, truncated=torch.tensor([[True]]), infos={}, **STEP)
-    assert len(agent.episodes.returns) == 2
-    assert agent.memory.get_tensor_by_name("terminated")[:3].flatten().tolist() == [True, False, False]
-
-
-def test_after_a_step_timesteps_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For agents of your own, which may use both."""
-    agent = small.make_agent(tmp_path, experiment={"write_interval": 4, "checkpoint_interval": 4})
-    calls: list[Any] = []
-    for name in ("update", "write_checkpoint", "write_tracking_data"):
-        monkeypatch.setattr(
-            agent, name, lambda *, timestep, timesteps, name=name: calls.append((name, timestep, timesteps))
-        )
-    agent.post_interaction(timestep=3, timesteps=50)
-    assert calls == [("update", 3, 50), ("write_checkpoint", 4, 50), ("write_tracking_data", 4, 50)]
 
 
 # Schedulers.
@@ -213,35 +152,3 @@ def test_learning_the_entropy_coefficient_may_be_switched_off_and_on(tmp_path: P
     agent.save(str(tmp_path / "agent.pt"))
     saved = torch.load(tmp_path / "agent.pt", weights_only=True)
     assert float(saved["log_entropy_coefficient"]) == found[2]
-
-
-# Devices. torch's `meta` stands for a device that is not the CPU: tensors on it have no values.
-
-
-def test_tensors_are_on_the_device_that_was_asked_for() -> None:
-    memory = skrl.RandomMemory(memory_size=5, device="meta")
-    memory.create_tensor("own", size=2)
-    memory.add_samples(own=torch.ones(1, 2))
-    scaler = skrl.RunningStandardScaler(3, device="meta")
-    model = skrl.Model(action_space=small.ACTIONS, device="meta")
-    found = {
-        "sample": memory.sample(["own"], batch_size=1)[0][0],
-        "sample_by_index": memory.sample_by_index(["own"], indexes=[0])[0][0],
-        "sample_all": memory.sample_all(["own"])[0][0],
-        "scaler": scaler(torch.zeros(1, 3, device="meta"), train=True),
-        "random_act": model.random_act(ROWS)[0],
-        "limits": spaces.compute_space_limits(small.ACTIONS, device="meta")[0],
-        "tensorize_space": spaces.tensorize_space(small.ACTIONS, [1.0, 2.0], device="meta"),
-        "sample_space": spaces.sample_space(small.ACTIONS, backend="native", device="meta"),
-    }
-    assert {name: tensor.device.type for name, tensor in found.items()} == dict.fromkeys(found, "meta")
-    assert (memory.device.type, scaler.device.type, model.device.type) == ("meta",) * 3
-
-
-def test_an_agent_moves_models_that_have_no_device_of_their_own_to_its_device() -> None:
-    policy = small.make_models()["policy"]
-    del policy.device
-    given = {"observation_space": small.OBSERVATIONS, "action_space": small.ACTIONS}
-    agent = skrl.SAC(models={"policy": policy}, device="meta", **given)
-    assert agent.device.type == next(policy.parameters()).device.type == "meta"
-    assert skrl.SAC(models={"policy": small.make_models()["policy"]}, **given).device == skrl.config.torch.device

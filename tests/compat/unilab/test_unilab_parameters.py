@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import unilab_rollouts as rollouts
 from unilab_learner import small
 
 from offbeat.compat.unilab import SACLearner, TD3Learner
@@ -175,8 +174,6 @@ def test_the_runner_acts_with_the_bounds_of_the_learner_unless_actor_kwargs_has_
     other = small(learner, algo_type=kind.algo_type, actor_hidden_dim=8, actor_kwargs={"log_std_max": -1.0})._actor
     assert (own.log_std_min, own.log_std_max) == (-4.0, -3.0)
     assert (other.log_std_min, other.log_std_max) == (-4.0, -1.0)
-    if kind is TD3Learner:
-        assert own.noise_scales.shape == (4, 1)  # one for each environment of the runner
 
 
 def test_a_runner_of_your_own_has_what_it_was_made_with(tmp_path: Path) -> None:
@@ -202,17 +199,3 @@ def test_statistics_have_an_epsilon_and_an_end() -> None:
     for _ in range(3):
         ended.update(rows + float(ended.count))
     assert int(ended.count) == 2
-
-
-def test_masks_remove_the_padding_of_trajectories() -> None:
-    """Two environments of three steps; the first ends after one step, and so there are three trajectories."""
-    model = rollouts.model(rollouts.OBS, 2, 0)
-    rows = torch.randn(3, 2, rollouts.OBS, dtype=torch.float64)
-    padded, masks = torch.zeros(3, 3, rollouts.OBS, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.bool)
-    for trajectory, (steps, env) in enumerate(((slice(0, 1), 0), (slice(1, 3), 0), (slice(0, 3), 1))):
-        count = steps.stop - steps.start
-        padded[:count, trajectory], masks[:count, trajectory] = rows[steps, env], True
-    torch.testing.assert_close(model({"policy": padded}, masks=masks), model({"policy": rows}))
-    assert model({"policy": padded}).shape == (3, 3, 2)
-    with pytest.raises(UsageError, match="masks marks 1 rows, but 3 steps of some environments are a multiple of 3"):
-        model({"policy": padded}, masks=torch.eye(3).bool() & (torch.arange(3) == 1))

@@ -58,11 +58,8 @@ class MLPModel(nn.Module):
     ) -> Tensor:
         """Outputs (B, output_dim): the mean, or a draw with stochastic_output, after which the properties below hold.
 
-        masks (T, M) bool: obs are padded trajectories (T, M, D), and outputs of their true rows (T, N, output_dim) are
-        returned. hidden_state: of recurrent models; there is no effect here.
+        masks, hidden_state: of recurrent models; there is no effect here.
         """
-        if masks is not None:
-            obs = _unpadded(self._joined(obs), masks)
         out: Tensor = self.mlp(self.get_latent(obs))
         if self.distribution is None or not stochastic_output:
             return out
@@ -101,17 +98,6 @@ class MLPModel(nn.Module):
         if not isinstance(self.distribution, GaussianDistribution):
             raise UsageError("this model has no Gaussian output: make it with distribution_cfg")
         return self.distribution
-
-
-def _unpadded(rows: Tensor, masks: Tensor) -> Tensor:
-    """The rows (T, M, D) of M trajectories where masks (T, M) is true, one trajectory after the other, as (T, N, D)."""
-    kept = rows.transpose(0, 1)[masks.transpose(0, 1)]
-    if len(kept) % len(rows):
-        raise UsageError(
-            f"masks marks {len(kept)} rows, but {len(rows)} steps of some environments are a multiple of {len(rows)}; "
-            "mark every true row"
-        )
-    return kept.view(-1, len(rows), rows.shape[-1]).transpose(0, 1)
 
 
 def _groups(obs: Any, obs_groups: Mapping[str, Sequence[str]], obs_set: str) -> tuple[list[str], int]:

@@ -64,7 +64,7 @@ class Model(nn.Module):
         assert low is not None
         assert high is not None
         count = len(inputs["observations"])
-        if not self.action_space.is_bounded("both"):  # Gymnasium has a rule for each kind of unbounded interval
+        if low.isinf().any() or high.isinf().any():  # Gymnasium has a rule for each kind of unbounded interval
             drawn = sample_space(self.action_space, batch_size=count, backend="native", device=self.device)
             return drawn.reshape(count, -1), {}
         return low + (high - low) * torch.rand(count, len(low), device=self.device), {}

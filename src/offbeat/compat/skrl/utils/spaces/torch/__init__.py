@@ -71,9 +71,8 @@ def compute_space_limits(
         limits = (each.low, each.high) if isinstance(each, spaces.Box) else np.full((2, size), ((-np.inf,), (np.inf,)))
         low.append(limits[0].reshape(-1).astype(np.float32))
         high.append(limits[1].reshape(-1).astype(np.float32))
-    arrays = [np.concatenate(each) for each in (low, high)]
-    found = [torch.from_numpy(each).to(config.torch.parse_device(device)) for each in arrays]
-    free = [bool(np.isinf(each).all()) for each in arrays]
+    found = [torch.from_numpy(np.concatenate(each)).to(config.torch.parse_device(device)) for each in (low, high)]
+    free = [bool(each.isinf().all()) for each in found]
     if none_if_unbounded == "both":
         free = [all(free)] * 2
     drop = {

@@ -112,6 +112,7 @@ def build_actor(
     action_dim: int,
     actor_hidden_dim: int,
     use_layer_norm: bool,
+    device: str = "cpu",
     num_envs: int = 1,
     **kwargs: Any,
 ) -> nn.Module:
@@ -119,9 +120,9 @@ def build_actor(
     common = {"hidden_dim": actor_hidden_dim, "use_layer_norm": use_layer_norm, **kwargs}
     try:
         if algo_type == "sac":
-            return SACActor(obs_dim, action_dim, **common)
+            return SACActor(obs_dim, action_dim, **common).to(device)
         if algo_type == "td3":
-            return TD3Actor(obs_dim, action_dim, num_envs, **common)
+            return TD3Actor(obs_dim, action_dim, num_envs, **common).to(device)
     except TypeError as error:
         raise UsageError(f"actor_kwargs={kwargs!r} do not fit the actor of {algo_type}: {error}") from error
     raise UsageError(f"algo_type={algo_type!r} is unknown; use {' or '.join(ALGORITHMS)}")
