@@ -11,9 +11,11 @@ import report
 from contest import Entry, Score, Worker, chosen, compete, workers
 
 UPDATES_PER_CALL = 16
+JAX = report.OURS_IN_JAX
 FLOOR, CACHED = "matrix products", "matrix products in the cache"
 ENTRIES = (
     Entry("offbeat", "learners.offbeat"),
+    Entry(JAX, "learners.offbeat_jax"),
     Entry("stable-baselines3", "learners.stable_baselines3"),
     Entry("stable-baselines3 fused", "learners.stable_baselines3_fused"),
     Entry("sbx", "learners.sbx", "sbx"),
@@ -33,8 +35,8 @@ THREADS = {"small": [1, 2], "large": [2], "td3": [1, 2], "dqn": [1, 2]}
 ALL = {entry.name for entry in ENTRIES}
 ENTERS = {
     "sac": ALL,
-    "td3": {"offbeat", "stable-baselines3", "sbx", FLOOR, CACHED},
-    "dqn": {"offbeat", "stable-baselines3", "sbx"},
+    "td3": {"offbeat", JAX, "stable-baselines3", "sbx", FLOOR, CACHED},
+    "dqn": {"offbeat", JAX, "stable-baselines3", "sbx"},
 }
 """Contestants by algorithm."""
 

@@ -14,6 +14,7 @@ from contest import HERE, Score
 RESULTS = HERE / "results"
 DOCUMENT = HERE.parent / "docs" / "benchmarks.md"
 OURS = "offbeat"
+OURS_IN_JAX = "offbeat jax"
 _COLOURS = {OURS: "#d1495b"}
 _PEER_COLOUR = "#8d99ae"
 
@@ -50,11 +51,15 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def score_table(scores: Sequence[Score], unit: str, floor: str | None = None) -> str:
     """A table of median, min, max, the ratio of Offbeat to the row, and, with `floor`, the ratio of the row to it."""
     ours, lowest = by_name(scores, OURS), by_name(scores, floor) if floor else None
-    header = ["", unit, "min", "max", "Offbeat / row"] + ["of matrix products"] * (lowest is not None)
+    in_jax = by_name(scores, OURS_IN_JAX)
+    header = ["", unit, "min", "max", "Offbeat / row"] + ["Offbeat jax / row"] * (in_jax is not None)
+    header += ["of matrix products"] * (lowest is not None)
     lines = []
     for score in scores:
         line = [score.name, *(number(pick(score.rounds)) for pick in (statistics.median, min, max))]
         line.append("" if score.name == OURS else times(ratio(ours, score)))
+        if in_jax is not None:
+            line.append("" if score.name == OURS_IN_JAX else times(ratio(in_jax, score)))
         if lowest is not None:
             share = ratio(score, lowest)
             line.append("" if share is None else f"{share:.0%}")

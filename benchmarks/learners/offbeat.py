@@ -12,13 +12,15 @@ from offbeat.types import Chunk
 
 
 class Contestant:
-    def __init__(self, threads: int, capacity: int, shape: dict[str, Any], learner_threads: int | None = None) -> None:
+    def __init__(
+        self, threads: int, capacity: int, shape: dict[str, Any], learner_threads: int | None = None, **own: Any
+    ) -> None:
         torch.set_num_threads(learner_threads or threads)
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
         self.setting = f"as `offbeat train {shape['algorithm']}` by default"
-        settings: dict[str, Any] = {}
+        settings = own
         if shape["algorithm"] == "dqn":
-            settings = {"double_q": False}  # the other libraries have no double Q
+            settings["double_q"] = False  # the other libraries have no double Q
             self.setting += ", without double Q"
         self._agent = offbeat.Agent(
             shape["algorithm"],

@@ -12,13 +12,14 @@ import numpy as np
 from offbeat.types import Array
 
 ALIGNMENT = 64
-"""On a CPU, JAX uses memory with this alignment as it is, and copies other memory."""
+"""JAX uses only memory with this alignment as it is."""
 
 
 class Staging:
-    """Two sets of aligned buffers in turn, each (most, ...) for the columns of up to `most` batches.
+    """Two sets of buffers in turn, each (most, ...) for the columns of up to `most` batches.
 
-    JAX may read a buffer long after `put` returned, so each is written again only after what read it has ended.
+    On a CPU the compiled loop reads these buffers themselves: nothing is copied, and no array is made per call. It may
+    read them long after it was called, so a set is written again only after what read it has ended.
     """
 
     def __init__(self, like: Mapping[str, Array], most: int, dtype: np.dtype[Any], device: Any) -> None:
@@ -27,6 +28,7 @@ class Staging:
         self._sets = [
             {name: _aligned((most, *shape), kind) for name, (shape, kind) in self._kinds.items()} for _ in range(2)
         ]
+        self._shared = [_shared(buffers) for buffers in self._sets] if device.platform == "cpu" else None
         self._readers: list[Any] = [None, None]
         self._next = 0
 
@@ -42,12 +44,19 @@ class Staging:
         buffers = self._sets[self._next]
         for name, column in given.items():
             buffers[name][: len(column)] = column
+        if self._shared is not None:
+            return self._shared[self._next]
         return {name: jax.device_put(buffer, self._device) for name, buffer in buffers.items()}
 
     def used_by(self, result: Any) -> None:
         """Names an array that is ready once everything has been read that `put` returned last."""
         self._readers[self._next] = result
         self._next = 1 - self._next
+
+
+def _shared(buffers: Mapping[str, Array]) -> dict[str, Any]:
+    """JAX arrays on the CPU over the same memory; an error where JAX would copy it."""
+    return {name: jax.dlpack.from_dlpack(buffer, copy=False) for name, buffer in buffers.items()}
 
 
 def _kind(found: np.dtype[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
