@@ -88,6 +88,8 @@ def test_mini_batches_and_sequences() -> None:
 def test_sample_all_by_time_or_by_environment() -> None:
     memory = filled(8, memory_size=4, num_envs=2)
     assert memory.sample_all(["marks"])[0][0].flatten().tolist() == list(range(8))
+    (marks, observations), *_ = memory.sample_all(["marks", "observations"])
+    assert (marks.shape, observations.shape) == ((8, 1), (8, 2))  # in the order of the names
     halves = memory.sample_all(["marks"], mini_batches=2)
     assert [half[0].flatten().tolist() for half in halves] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     by_env = memory.sample_all(["marks"], sequence_length=4)[0][0].flatten().tolist()

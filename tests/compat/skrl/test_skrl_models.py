@@ -125,6 +125,8 @@ def test_initialisation_by_torchs_functions() -> None:
     assert float(model.net.bias.detach().min()) == 3.0
     model.init_biases(val=0.5)
     assert float(model.net.bias.detach().max()) == 0.5
+    model.init_biases("uniform_", 5.0, 6.0)
+    assert 5.0 <= float(model.net.bias.detach().min()) <= float(model.net.bias.detach().max()) <= 6.0
     with pytest.raises(UsageError, match="method_name='nothing_'"):
         model.init_parameters("nothing_")
 
@@ -142,6 +144,9 @@ def test_lazy_modules_are_initialised() -> None:
     model = Lazy()
     model.init_state_dict(role="policy")
     assert model.net.weight.shape == (2, 3)
+    other = Lazy()
+    other.init_state_dict({"observations": torch.zeros(1, 7)})  # instead of a value of the space
+    assert other.net.weight.shape == (2, 7)
     agent = skrl.SAC(models={"policy": Lazy()}, device="cpu")
     assert agent.policy.net.weight.shape == (2, 3)
 
