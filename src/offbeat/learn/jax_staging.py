@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from offbeat.types import Array
@@ -56,7 +57,10 @@ class Staging:
 
 def _shared(buffers: Mapping[str, Array]) -> dict[str, Any]:
     """JAX arrays on the CPU over the same memory; an error where JAX would copy it."""
-    return {name: jax.dlpack.from_dlpack(buffer, copy=False) for name, buffer in buffers.items()}
+    return {
+        name: jax.dlpack.from_dlpack(buffer, copy=False) if buffer.size else jnp.asarray(buffer)
+        for name, buffer in buffers.items()
+    }
 
 
 def _kind(found: np.dtype[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
