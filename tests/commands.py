@@ -14,10 +14,10 @@ from typing import Any
 
 import patience
 
-# A fork of a server process that has already imported torch starts at once. A fork of the test process would inherit
-# its threads and signal handlers.
+# A fork of a server process that has already imported torch and JAX starts at once. A fork of the test process would
+# inherit its threads and signal handlers.
 _forked, _fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
-_forked.set_forkserver_preload(["torch", "offbeat.cli", "offbeat.run.api", "offbeat.observe.tensorboard"])
+_forked.set_forkserver_preload(["torch", "jax", "offbeat.cli", "offbeat.run.api", "offbeat.observe.tensorboard"])
 
 
 def start(

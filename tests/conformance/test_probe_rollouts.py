@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 
 import offbeat
+from backends import backends_of, output_of
 from probes import Probe
 
 SHARED: dict[str, Any] = {
@@ -30,14 +31,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
     | {"schedule": "own_parts.schedules:InverseRoot", "schedule_kwargs": {"constant": 50}},
     "appo discrete": {**SHARED, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01},
 }
-algorithms = pytest.mark.parametrize("algorithm", SETTINGS)
+JAX = ("ppo", "appo with a target", "ppo squashed", "appo discrete")
+"""Every loss and policy once."""
+CASES = [
+    pytest.param(case, backend, id=f"{case}-{backend}")
+    for case in SETTINGS
+    for backend in backends_of(case.split()[0], "discrete" if "discrete" in case else "box")
+    if backend == "torch" or case in JAX
+]
+algorithms = pytest.mark.parametrize(("algorithm", "backend"), CASES)
 ENVS = 4
 
 
-def _train(algorithm: str, make: Any, rollouts: int = 20, **settings: Any) -> offbeat.Agent:
+def _train(algorithm: str, backend: str, make: Any, rollouts: int = 20, **settings: Any) -> offbeat.Agent:
     torch.set_num_threads(1)
     envs = [make() for _ in range(ENVS)]
-    agent = offbeat.Agent(algorithm.split()[0], envs[0], **{**SETTINGS[algorithm], **settings})
+    agent = offbeat.Agent(algorithm.split()[0], envs[0], backend=backend, **{**SETTINGS[algorithm], **settings})
     obs = np.stack([env.reset(seed=number)[0] for number, env in enumerate(envs)])
     for _ in range(rollouts * agent.config.learner.rollouts.rollout_steps):
         action = agent.act(obs)
@@ -57,8 +66,7 @@ def _probe(algorithm: str, **probe: Any) -> Any:
 def _value(agent: offbeat.Agent, obs: float) -> float:
     seen = agent.learner.observations
     obs = obs if seen is None else float(seen(np.float32([obs]))[0])
-    with torch.inference_mode():
-        return float(agent.learner.backend.state.critic(torch.tensor([[obs]]), torch.zeros(1, 0)))
+    return float(output_of(agent, "critic", np.array([[obs]]), np.zeros((1, 0)))[0, 0])
 
 
 def _acts(agent: offbeat.Agent) -> float:
@@ -67,30 +75,30 @@ def _acts(agent: offbeat.Agent) -> float:
 
 
 @algorithms
-def test_the_value_of_the_first_of_two_steps_is_discounted_once(algorithm: str) -> None:
-    agent = _train(algorithm, _probe(algorithm, length=2, reward="end"))
+def test_the_value_of_the_first_of_two_steps_is_discounted_once(algorithm: str, backend: str) -> None:
+    agent = _train(algorithm, backend, _probe(algorithm, length=2, reward="end"))
     assert _value(agent, 1.0) == pytest.approx(1.0, abs=0.05)
     assert _value(agent, 0.0) == pytest.approx(0.5, abs=0.05)
 
 
 @algorithms
-def test_truncation_bootstraps_but_termination_does_not(algorithm: str) -> None:
-    endless = _train(algorithm, _probe(algorithm, length=1, reward="every", ending="truncated"))
+def test_truncation_bootstraps_but_termination_does_not(algorithm: str, backend: str) -> None:
+    endless = _train(algorithm, backend, _probe(algorithm, length=1, reward="every", ending="truncated"))
     assert _value(endless, 0.0) == pytest.approx(1.0 / (1.0 - 0.5), abs=0.1)
-    ended = _train(algorithm, _probe(algorithm, length=1, reward="every", ending="terminated"))
+    ended = _train(algorithm, backend, _probe(algorithm, length=1, reward="every", ending="terminated"))
     assert _value(ended, 0.0) == pytest.approx(1.0, abs=0.05)
 
 
 @algorithms
-def test_the_end_of_a_rollout_is_not_the_end_of_an_episode(algorithm: str) -> None:
+def test_the_end_of_a_rollout_is_not_the_end_of_an_episode(algorithm: str, backend: str) -> None:
     """An episode that never ends pays 1 in each step: every rollout is cut off and goes on."""
-    agent = _train(algorithm, _probe(algorithm, length=10**9, reward="every", ending="truncated"))
+    agent = _train(algorithm, backend, _probe(algorithm, length=10**9, reward="every", ending="truncated"))
     assert _value(agent, 0.0) == pytest.approx(1.0 / (1.0 - 0.5), abs=0.1)
 
 
 @algorithms
-def test_the_policy_follows_a_reward_that_depends_on_the_action(algorithm: str) -> None:
-    agent = _train(algorithm, _probe(algorithm, length=1, reward="action"), rollouts=40)
+def test_the_policy_follows_a_reward_that_depends_on_the_action(algorithm: str, backend: str) -> None:
+    agent = _train(algorithm, backend, _probe(algorithm, length=1, reward="action"), rollouts=40)
     assert _acts(agent) == pytest.approx(0.5, abs=0.12)
     reward = np.mean([-((_drawn(agent) - 0.5) ** 2) for _ in range(200)])
     assert reward > -0.25  # what uniform actions get is -0.58, the first policy -0.75
@@ -117,15 +125,18 @@ class Match(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), float((action == self._wanted).sum()), True, False, {}
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "appo"])
+@pytest.mark.parametrize(
+    ("algorithm", "backend"),
+    [(each, backend) for each in ("ppo", "appo") for backend in backends_of(each, "multidiscrete")],
+)
 @pytest.mark.parametrize(
     ("space", "wanted"),
     [(MultiDiscrete([2, 4, 3]), (1, 3, 0)), (MultiBinary(3), (1, 0, 1))],
     ids=["discrete", "binary"],
 )
 def test_several_choices_at_once_are_learned_each_by_itself(
-    algorithm: str, space: Any, wanted: tuple[int, ...]
+    algorithm: str, backend: str, space: Any, wanted: tuple[int, ...]
 ) -> None:
-    agent = _train(algorithm, lambda: Match(space, wanted), rollouts=25)
+    agent = _train(algorithm, backend, lambda: Match(space, wanted), rollouts=25)
     assert tuple(agent.act(np.zeros(1, np.float32), deterministic=True)) == wanted
     assert _value(agent, 0.0) > 2.4  # of 3; a uniform policy gets less than 1.6

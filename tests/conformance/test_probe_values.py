@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import offbeat
-from offbeat.learn.torch_state import state_networks
+from backends import backends_of, output_of
 from probes import Probe
 
 SHARED: dict[str, Any] = {"hidden": (32, 32), "tau": 0.05, "target_every": 1, "batch_size": 64, "gamma": 0.5}
@@ -32,15 +32,33 @@ SETTINGS["td3 with own parts"] = {**SETTINGS["td3"], **OWN, "exploration": "own_
 SETTINGS["dqn with own replay"] = {**SETTINGS["dqn"], **OWN}
 SETTINGS["sac with recent rows"] = {**SETTINGS["sac"], "replay": "own_parts.recent:Recent"}
 DISCRETE = {"dqn", "discrete sac", "dqn with own replay"}
-algorithms = pytest.mark.parametrize("algorithm", sorted(SETTINGS))
+WITH_TORCH_ALONE = {name for name in SETTINGS if " with " in name}
+"""Nothing in these parts is a backend's."""
 
 
-def _train(algorithm: str, updates: int = 800, n_step: int = 1, **probe: Any) -> offbeat.Agent:
+def _algorithm(case: str) -> str:
+    return "sac" if case == "discrete sac" else case.split()[0]
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(case, backend, id=f"{case}-{backend}")
+        for case in sorted(SETTINGS)
+        for backend in backends_of(_algorithm(case), "discrete" if case in DISCRETE else "box")
+        if backend == "torch" or case not in WITH_TORCH_ALONE
+    ]
+
+
+algorithms = pytest.mark.parametrize(("algorithm", "backend"), _cases())
+
+
+def _train(algorithm: str, backend: str, updates: int = 800, n_step: int = 1, **probe: Any) -> offbeat.Agent:
     torch.set_num_threads(1)
     env = Probe(**probe, discrete=algorithm in DISCRETE)
     agent = offbeat.Agent(
-        "sac" if algorithm == "discrete sac" else algorithm.split()[0],
+        _algorithm(algorithm),
         env,
+        backend=backend,
         random_steps=300,
         n_step=n_step,
         **SETTINGS[algorithm],
@@ -60,13 +78,11 @@ def _q(agent: offbeat.Agent, obs: float, action: float) -> np.ndarray:
     """(E,) values of one observation and action."""
     seen = agent.learner.observations
     obs = obs if seen is None else float(seen(np.float32([obs]))[0])
-    critic = state_networks(agent.learner.backend.state)["critic"]
-    with torch.no_grad():
-        if agent.spec.choices is not None:
-            parts = [torch.tensor([[obs]])] + [torch.zeros(1, 0)] * (agent.config.algorithm == "sac")
-            return critic(*parts)[..., round(2 * action + 2)].flatten().numpy()
-        inputs = [torch.tensor([[obs]]), torch.zeros(1, 0), torch.tensor([[action]])]
-        return critic(*inputs)[:, 0].numpy()
+    row, nothing = np.array([[obs]]), np.zeros((1, 0))
+    if agent.spec.choices is not None:
+        parts = [row] + [nothing] * (agent.config.algorithm == "sac")
+        return output_of(agent, "critic", *parts)[..., round(2 * action + 2)].flatten()
+    return output_of(agent, "critic", row, nothing, np.array([[action]]))[:, 0]
 
 
 def _acts(agent: offbeat.Agent) -> float:
@@ -75,30 +91,30 @@ def _acts(agent: offbeat.Agent) -> float:
 
 
 @algorithms
-def test_q_of_the_first_of_two_steps_is_discounted_once(algorithm: str) -> None:
-    agent = _train(algorithm, length=2, reward="end")
+def test_q_of_the_first_of_two_steps_is_discounted_once(algorithm: str, backend: str) -> None:
+    agent = _train(algorithm, backend, length=2, reward="end")
     np.testing.assert_allclose(_q(agent, 1.0, 0.0), 1.0, atol=0.05)
     np.testing.assert_allclose(_q(agent, 0.0, 0.0), 0.5, atol=0.05)
 
 
 @algorithms
-def test_two_step_returns_give_the_same_values(algorithm: str) -> None:
-    agent = _train(algorithm, n_step=2, length=2, reward="end")
+def test_two_step_returns_give_the_same_values(algorithm: str, backend: str) -> None:
+    agent = _train(algorithm, backend, n_step=2, length=2, reward="end")
     np.testing.assert_allclose(_q(agent, 1.0, 0.0), 1.0, atol=0.05)
     np.testing.assert_allclose(_q(agent, 0.0, 0.0), 0.5, atol=0.05)
 
 
 @algorithms
-def test_q_and_policy_follow_a_reward_that_depends_on_the_action(algorithm: str) -> None:
-    agent = _train(algorithm, updates=1_500, length=1, reward="action")
+def test_q_and_policy_follow_a_reward_that_depends_on_the_action(algorithm: str, backend: str) -> None:
+    agent = _train(algorithm, backend, updates=1_500, length=1, reward="action")
     for action in (-1.0, 0.0, 0.5, 1.0):
         np.testing.assert_allclose(_q(agent, 0.0, action), -((action - 0.5) ** 2), atol=0.1)
     assert _acts(agent) == pytest.approx(0.5, abs=0.12)
 
 
 @algorithms
-def test_truncation_bootstraps_but_termination_does_not(algorithm: str) -> None:
-    endless = _train(algorithm, length=1, reward="every", ending="truncated")
+def test_truncation_bootstraps_but_termination_does_not(algorithm: str, backend: str) -> None:
+    endless = _train(algorithm, backend, length=1, reward="every", ending="truncated")
     np.testing.assert_allclose(_q(endless, 0.0, 0.0), 1.0 / (1.0 - 0.5), atol=0.1)
-    ended = _train(algorithm, length=1, reward="every", ending="terminated")
+    ended = _train(algorithm, backend, length=1, reward="every", ending="terminated")
     np.testing.assert_allclose(_q(ended, 0.0, 0.3), 1.0, atol=0.05)

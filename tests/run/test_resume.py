@@ -11,6 +11,7 @@ import pytest
 
 import commands
 import patience
+from backends import backends_of
 from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import digest
@@ -56,8 +57,15 @@ CASES = {
     "own parts": ["own_parts.expectile:ALGORITHM", "--env", "Pendulum-v1", "--num-envs", "2", *OWN_PARTS],
     "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
 }
+ON_JAX = ("Pendulum", "everything", "td3", "dqn", "Discrete redq", "ppo with everything", "appo with everything")
+"""Each algorithm's file once, with most of what it can do; those that the backend has."""
+CASES |= {
+    f"{case} on jax": [*CASES[case], "--backend", "jax"]
+    for case in ON_JAX
+    if "jax" in backends_of(CASES[case][0], "discrete" if "CartPole-v1" in CASES[case] else "box")
+}
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
-FRESH = ("everything", "appo with everything")
+FRESH = ("everything", "appo with everything", "Pendulum on jax")
 TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
 
 
@@ -84,10 +92,14 @@ def test_every_algorithm_is_among_the_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Path) -> None:
+def test_killed_and_resumed_run_equals_uninterrupted_run(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train, fresh, output = _training(tmp_path, *CASES[case]), case in FRESH, tmp_path / "output"
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     moment = 250 + 17 * list(CASES).index(case) % 200
+    if fresh:
+        monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")  # each process compiles its programs itself
     process = commands.start([*train, "--name", "killed"], output, signal.SIGKILL, at=moment, fresh=fresh)
     assert commands.finish(process) == -signal.SIGKILL, output.read_text()
     assert _summary(killed)[0] == "running"
@@ -104,7 +116,13 @@ def test_killed_and_resumed_run_equals_uninterrupted_run(case: str, tmp_path: Pa
 # Many environments, or turns: the signal comes between the many updates that one vector step makes due.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    "settings", [("sac", "--num-envs", "40"), ("appo", "--num-envs", "2", "--sample-reuse", "9")], ids=["sac", "appo"]
+    "settings",
+    [
+        ("sac", "--num-envs", "40"),
+        ("sac", "--num-envs", "40", "--backend", "jax"),
+        ("appo", "--num-envs", "2", "--sample-reuse", "9"),
+    ],
+    ids=["sac", "sac on jax", "appo"],
 )
 def test_stopped_and_resumed_run_equals_uninterrupted_run(
     settings: tuple[str, ...], number: signal.Signals, tmp_path: Path

@@ -56,7 +56,8 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
 def new_state(config: SAC, actor: Network, critic: Network) -> SACState:
     """The state around new networks."""
     temperature = config.temperature.initial if isinstance(config.temperature, Learned) else config.temperature.value
-    log_temperature: Any = np.log(np.full(1, temperature, actor.flat.dtype))
+    with np.errstate(divide="ignore"):  # a fixed temperature of 0 has the logarithm -inf
+        log_temperature: Any = np.log(np.full(1, temperature, actor.flat.dtype))
     of_actor, of_critic = (make_optimiser(config.optimisation, each.flat) for each in (actor, critic))
     of_temperature = make_optimiser(config.optimisation, log_temperature, decay=False)
     return SACState(actor, critic, critic, log_temperature, of_actor, of_critic, of_temperature)
