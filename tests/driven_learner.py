@@ -18,9 +18,9 @@ from specs import Transitions
 
 
 class Learner(learner.Learner):
-    """A learner in torch whose state is in reach."""
+    """A learner whose state is in reach, in torch unless another backend is named."""
 
-    backend: TorchBackend
+    backend: Any
 
     def __init__(
         self,
@@ -33,16 +33,17 @@ class Learner(learner.Learner):
         device: str = "cpu",
         precision: str = "float32",
         preprocessor: Preprocessor | None = None,
+        backend: str = "torch",
     ) -> None:
         record = find(algorithm)
-        self.algorithm = record.module("torch", spec)
-        backend = TorchBackend(
+        self.algorithm = record.module(backend, spec)
+        made = _kind(backend)(
             self.algorithm, config, spec, rng=rng, device=device, precision=precision, acts_with=record.acts_with
         )
         super().__init__(
             config,
             spec,
-            backend,
+            made,
             groups=record.groups,
             scheduled=record.scheduled,
             seed=int(rng.integers(2**62)),
@@ -50,7 +51,12 @@ class Learner(learner.Learner):
             preprocessor=preprocessor,
         )
         self.planned_updates = planned_updates
-        self.state, self.dtype, self.noise_shape = backend.state, backend.dtype, backend.noise_shape
+        self.dtype, self.noise_shape = made.dtype, made.noise_shape
+
+    @property
+    def state(self) -> Any:
+        """All that learning changes. In JAX it is another object after each update."""
+        return self.backend.state
 
     def update_once(self, batch: Transitions, noise: Array, weight: Array | None = None) -> Array:
         """One update; returns the absolute TD errors (B,)."""
@@ -62,6 +68,14 @@ class Learner(learner.Learner):
         """The rollout as the algorithm gets it."""
         inputs = RolloutBatch(self._inputs(rollout.columns), rollout.valid)
         return self.backend._steps(learnable(inputs, self.reward_scale, self.config.largest_reward, self._dtype))
+
+
+def _kind(backend: str) -> Any:
+    if backend == "torch":
+        return TorchBackend
+    from offbeat.learn.jax import JaxBackend
+
+    return JaxBackend
 
 
 def stacked(batch: Transitions, weight: Array | None = None) -> Batches:

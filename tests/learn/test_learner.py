@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from backends import backends_of
 from driven_learner import Learner, stack
+from offbeat.algorithms.registry import kind_of_actions
 from offbeat.settings import make_learner_config
 from offbeat.types import EnvSpec
 from specs import Transitions, choice_spec, random_transitions, vector_spec
@@ -23,14 +25,25 @@ CASES: dict[str, tuple[str, EnvSpec, dict[str, Any]]] = {
     "ddpg": ("ddpg", vector_spec(5, 2), {"actor_schedule": "linear"}),
     "dqn": ("dqn", choice_spec(5, 3), {"schedule": "linear", "target_every": 2, "tau": 0.5}),
 }
-cases = pytest.mark.parametrize("case", CASES)
 
 
-def make(case: str, **settings: Any) -> Learner:
+def on_both(*on_jax: str) -> Any:
+    """Every case in torch, and some on JAX, where each is compiled."""
+    found = [
+        pytest.param(case, backend, id=f"{case}-{backend}")
+        for case, (algorithm, spec, _) in CASES.items()
+        for backend in backends_of(algorithm, kind_of_actions(spec))
+        if backend == "torch" or case in on_jax
+    ]
+    return pytest.mark.parametrize(("case", "backend"), found)
+
+
+def make(case: str, backend: str = "torch", **settings: Any) -> Learner:
     algorithm, spec, own = CASES[case]
     config = make_learner_config(algorithm, **{"hidden": (8, 8), "batch_size": ROWS, **own, **settings})
     rng = np.random.default_rng(1)
-    return Learner(algorithm, config, spec, rng=rng, planned_updates=2 * COUNT, precision="float64")
+    options: dict[str, Any] = {"planned_updates": 2 * COUNT, "precision": "float64", "backend": backend}
+    return Learner(algorithm, config, spec, rng=rng, **options)
 
 
 def drawn(learner: Learner, count: int = COUNT) -> tuple[list[Transitions], np.ndarray]:
@@ -46,10 +59,10 @@ def check_same(left: Learner, right: Learner) -> None:
         np.testing.assert_array_equal(array, others[name], err_msg=name)
 
 
-@cases
+@on_both("sac with dropout", "sac of choices", "td3", "dqn")
 @pytest.mark.parametrize("sizes", [(6,), (2, 4), (5, 1)])
-def test_k_batches_in_one_call_are_k_calls_with_one(case: str, sizes: tuple[int, ...]) -> None:
-    grouped, one_by_one = make(case), make(case)
+def test_k_batches_in_one_call_are_k_calls_with_one(case: str, backend: str, sizes: tuple[int, ...]) -> None:
+    grouped, one_by_one = make(case, backend), make(case, backend)
     given, noise = drawn(grouped)
     weight = np.random.default_rng(3).uniform(0.5, 1.5, (COUNT, ROWS))
     errors, begin = [], 0
@@ -64,9 +77,9 @@ def test_k_batches_in_one_call_are_k_calls_with_one(case: str, sizes: tuple[int,
     assert grouped.drain() == one_by_one.drain()
 
 
-@cases
-def test_td_errors_are_given_only_where_they_are_asked_for_and_change_nothing(case: str) -> None:
-    asked, other = make(case), make(case)
+@on_both("dqn")
+def test_td_errors_are_given_only_where_they_are_asked_for_and_change_nothing(case: str, backend: str) -> None:
+    asked, other = make(case, backend), make(case, backend)
     given, noise = drawn(asked)
     errors = asked.update(stack(given), noise, td_errors=True)
     assert other.update(stack(given), noise) is None
@@ -91,16 +104,29 @@ def test_td_errors_are_those_of_the_written_out_target_with_scaled_rewards() -> 
     np.testing.assert_allclose(learner.update_once(batch, noise[0]), wanted, rtol=1e-10)
 
 
-@cases
-def test_weights_multiply_each_rows_share_of_the_critics_gradient(case: str) -> None:
+RATE_OF_ONE = {
+    **dict.fromkeys(("sac", "redq", "td3", "ddpg"), {"critic_learning_rate": 1.0, "critic_schedule": "constant"}),
+    "dqn": {"learning_rate": 1.0, "schedule": "constant"},
+}
+
+
+def _critic(learner: Learner) -> np.ndarray:
+    found = learner.arrays()
+    return np.concatenate([found[name].ravel() for name in sorted(found) if name.startswith("critic/")])
+
+
+@on_both("sac", "sac of choices", "td3", "dqn")
+def test_weights_multiply_each_rows_share_of_the_critics_gradient(case: str, backend: str) -> None:
     """The gradient is linear in the weights. TD errors, by which rows are drawn again, do not depend on them."""
     weight = np.random.default_rng(3).uniform(0.5, 1.5, ROWS)
     gradients, errors, losses = [], [], []
     for each in (None, np.ones(ROWS), weight, 2.0 - weight, np.zeros(ROWS)):
-        learner = make(case, max_grad_norm=None)
+        # With plain steps of rate 1, a step is the gradient; the critic has one that other losses do not share.
+        learner = make(case, backend, max_grad_norm=None, optimiser="sgd", **RATE_OF_ONE[CASES[case][0]])
         (batch,), noise = drawn(learner, 1)
+        before = _critic(learner)
         errors.append(learner.update_once(batch, noise[0], each))
-        gradients.append(learner.state.critic.gradient.numpy().copy())
+        gradients.append(before - _critic(learner))
         metrics = learner.drain()
         losses.append(metrics["loss" if "loss" in metrics else "critic_loss"])
     plain, ones, some, others, none = gradients
@@ -113,8 +139,9 @@ def test_weights_multiply_each_rows_share_of_the_critics_gradient(case: str) -> 
         np.testing.assert_array_equal(each, errors[0])
 
 
-def test_metrics_that_were_not_drained_go_on_after_a_restore() -> None:
-    straight, first, resumed = (make("td3") for _ in range(3))
+@pytest.mark.parametrize("backend", backends_of("td3"))
+def test_metrics_that_were_not_drained_go_on_after_a_restore(backend: str) -> None:
+    straight, first, resumed = (make("td3", backend) for _ in range(3))
     given, noise = drawn(straight)
     straight.update(stack(given), noise)
     first.update(stack(given[:3]), noise[:3])

@@ -114,15 +114,15 @@ def test_killed_and_resumed_run_equals_uninterrupted_run(
 
 
 # Many environments, or turns: the signal comes between the many updates that one vector step makes due.
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "number"),
     [
-        ("sac", "--num-envs", "40"),
-        ("sac", "--num-envs", "40", "--backend", "jax"),
-        ("appo", "--num-envs", "2", "--sample-reuse", "9"),
+        (("sac", "--num-envs", "40"), signal.SIGTERM),
+        (("sac", "--num-envs", "40"), signal.SIGINT),
+        (("sac", "--num-envs", "40", "--backend", "jax"), signal.SIGINT),
+        (("appo", "--num-envs", "2", "--sample-reuse", "9"), signal.SIGTERM),
+        (("appo", "--num-envs", "2", "--sample-reuse", "9"), signal.SIGINT),
     ],
-    ids=["sac", "sac on jax", "appo"],
 )
 def test_stopped_and_resumed_run_equals_uninterrupted_run(
     settings: tuple[str, ...], number: signal.Signals, tmp_path: Path
