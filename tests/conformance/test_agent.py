@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import offbeat
+from backends import backends_of
 from offbeat.errors import CheckpointError, UsageError
 from specs import vector_spec
 
@@ -32,9 +33,10 @@ def _same(left: offbeat.Agent, right: offbeat.Agent) -> bool:
     return all(np.array_equal(array, theirs[name]) for name, array in left.learner.arrays().items())
 
 
-def test_update_makes_what_the_ratio_and_the_warm_up_make_due() -> None:
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_update_makes_what_the_ratio_and_the_warm_up_make_due(backend: str) -> None:
     env = gymnasium.make("Pendulum-v1")
-    agent = offbeat.Agent("sac", env, updates_per_step=0.5, **SMALL)
+    agent = offbeat.Agent("sac", env, updates_per_step=0.5, backend=backend, **SMALL)
     _loop(agent, env, env.reset(seed=0)[0], 80)
     assert agent.learner.updates == 15
     assert agent.update(3)["critic_loss"] >= 0
@@ -45,10 +47,12 @@ def test_update_makes_what_the_ratio_and_the_warm_up_make_due() -> None:
     ("algorithm", "env_id", "own"),
     [
         ("sac", "Pendulum-v1", {}),
+        ("sac", "Pendulum-v1", {"backend": "jax"}),
         ("redq", "Pendulum-v1", {"critics": 3, "updates_per_step": 2.0}),
         ("td3", "Pendulum-v1", {"exploration": "ornstein_uhlenbeck"}),
         ("ddpg", "Pendulum-v1", {}),
         ("dqn", "CartPole-v1", {"exploration_steps": 1_000}),
+        ("dqn", "CartPole-v1", {"exploration_steps": 1_000, "backend": "jax"}),
     ],
 )
 def test_saved_and_loaded_agent_goes_on_as_the_first_would(
@@ -74,14 +78,16 @@ def test_saved_and_loaded_agent_goes_on_as_the_first_would(
     np.testing.assert_array_equal(*steps)
 
 
-def test_load_says_what_differs(tmp_path: Path) -> None:
-    agent = offbeat.Agent("sac", vector_spec(3, 1), **SMALL)
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_load_says_what_differs(backend: str, tmp_path: Path) -> None:
+    small = {**SMALL, "backend": backend}
+    agent = offbeat.Agent("sac", vector_spec(3, 1), **small)
     agent.observe(np.zeros(3), np.zeros(1), 0.0, np.zeros(3), False, False)
     agent.save(tmp_path)
     with pytest.raises(CheckpointError, match="layout"):
-        offbeat.Agent("sac", vector_spec(4, 1), **SMALL).load(tmp_path)
+        offbeat.Agent("sac", vector_spec(4, 1), **small).load(tmp_path)
     with pytest.raises(CheckpointError, match=r"actor/0/weight is \(3, 16\) there and \(3, 8\) here"):
-        offbeat.Agent("sac", vector_spec(3, 1), **{**SMALL, "hidden": (8,)}).load(tmp_path)
+        offbeat.Agent("sac", vector_spec(3, 1), **{**small, "hidden": (8,)}).load(tmp_path)
 
 
 def test_first_actions_are_uniform_within_the_bounds_and_later_ones_are_the_policys() -> None:
@@ -207,6 +213,9 @@ def test_settings_of_an_environment_need_one() -> None:
 TURN = 2 * 4
 ROLLOUTS: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 20, "epochs": 2, "minibatches": 4}
 from_rollouts = pytest.mark.parametrize("algorithm", ["ppo", "appo"])
+on_both = pytest.mark.parametrize(
+    ("algorithm", "backend"), [(each, backend) for each in ("ppo", "appo") for backend in backends_of(each)]
+)
 
 
 def _vector_loop(agent: offbeat.Agent, envs: gymnasium.vector.VectorEnv, obs: Any, steps: int) -> Any:
@@ -223,11 +232,11 @@ def _vector_loop(agent: offbeat.Agent, envs: gymnasium.vector.VectorEnv, obs: An
     return obs
 
 
-@from_rollouts
+@on_both
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
-def test_updates_happen_when_a_rollout_is_complete(algorithm: str, env: str) -> None:
+def test_updates_happen_when_a_rollout_is_complete(algorithm: str, backend: str, env: str) -> None:
     made = gymnasium.make(env)
-    agent = offbeat.Agent(algorithm, made, **ROLLOUTS)
+    agent = offbeat.Agent(algorithm, made, backend=backend, **ROLLOUTS)
     obs, _ = made.reset(seed=0)
     for rollout in range(3):
         obs = _loop(agent, made, obs, 19)
@@ -315,10 +324,12 @@ def test_actions_beyond_the_bounds_are_stored_as_they_were_drawn() -> None:
     np.testing.assert_allclose(np.clip(stored, -1, 1) * 2.0, action.ravel(), rtol=1e-6)
 
 
-@from_rollouts
+@on_both
 @pytest.mark.parametrize("steps", [50, 60])
-def test_a_rollout_that_is_half_filled_is_saved_and_goes_on(algorithm: str, steps: int, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"normalise_observations": True, "normalise_rewards": True}
+def test_a_rollout_that_is_half_filled_is_saved_and_goes_on(
+    algorithm: str, backend: str, steps: int, tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"normalise_observations": True, "normalise_rewards": True, "backend": backend}
     more |= {"sample_reuse": 2, "target_every": 3} if algorithm == "appo" else {}
     vector: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
     agents = [offbeat.Agent(algorithm, "CartPole-v1", **ROLLOUTS, **more) for _ in range(2)]

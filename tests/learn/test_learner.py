@@ -105,7 +105,7 @@ def test_td_errors_are_those_of_the_written_out_target_with_scaled_rewards() -> 
 
 
 RATE_OF_ONE = {
-    **dict.fromkeys(("sac", "redq", "td3", "ddpg"), {"critic_learning_rate": 1.0, "critic_schedule": "constant"}),
+    **{name: {"critic_learning_rate": 1.0, "critic_schedule": "constant"} for name in ("sac", "redq", "td3", "ddpg")},
     "dqn": {"learning_rate": 1.0, "schedule": "constant"},
 }
 
