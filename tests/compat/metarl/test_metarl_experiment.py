@@ -158,6 +158,10 @@ def test_plot_shows_one_episode_after_each_epoch(tmp_path: Path, monkeypatch: py
     runner.resume(n_epochs=4, pause_for_plot=True)
     assert Shown.shown == [1, 2, 3] * 3
     assert [text.split(":")[0] for text in asked] == ["epoch 2", "epoch 3"]
+    runner = runner_in(tmp_path, algo, env)
+    runner.restore(tmp_path)
+    runner.resume(n_epochs=5, plot=False)
+    assert (len(Shown.shown), len(asked)) == (9, 2)
     runner_in(tmp_path / "new", algo, env).train(1, 8, plot=True, pause_for_plot=True)
     assert (len(Shown.shown), len(asked)) == (12, 3)
 

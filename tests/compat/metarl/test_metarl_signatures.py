@@ -83,6 +83,12 @@ def test_what_the_document_refers_to_has_the_signatures_of_the_source(name: str)
     assert shape(found) == shape(parsed(OF_THE_SOURCE[name]))
 
 
+def test_setup_has_the_parameters_of_the_source() -> None:
+    """Its defaults n_workers (the CPUs) and worker_class (a class that is not here) are None."""
+    optional = "sampler_cls=None, sampler_args=None, n_workers=None, worker_class=None, worker_args=None"
+    assert shape(inspect.signature(metarl.LocalRunner.setup)) == shape(parsed(f"(self, algo, env, {optional})"))
+
+
 @pytest.mark.parametrize(("kind", "documented", "added"), [("DQN", DQN, 2), ("DDPG", DDPG, 1)])
 def test_dqn_and_ddpg_have_the_parameters_of_the_source_first(kind: str, documented: str, added: int) -> None:
     found = shape(inspect.signature(getattr(metarl, kind)))

@@ -168,6 +168,8 @@ class LocalRunner:
         arguments = self._train_args
         arguments.n_epochs = n_epochs or arguments.n_epochs
         arguments.batch_size = batch_size or arguments.batch_size
+        if plot is False and pause_for_plot is None:
+            pause_for_plot = False  # without a plot there is nothing to wait for
         for name, value in {"plot": plot, "store_paths": store_paths, "pause_for_plot": pause_for_plot}.items():
             if value is not None:
                 setattr(arguments, name, value)
@@ -341,7 +343,7 @@ def _check_plot(algo: Any, env: Any, plot: bool | None, pause_for_plot: bool | N
     if (mode := getattr(env, "render_mode", None)) != "human":
         raise UsageError(
             f"plot=True shows an episode after each epoch, but env has render_mode={mode!r}; make it with "
-            'render_mode="human"'
+            'render_mode="human", or leave plot out'
         )
     for name in ("policy", "env_spec"):
         if not hasattr(algo, name):
