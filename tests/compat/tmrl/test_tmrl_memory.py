@@ -52,7 +52,7 @@ def test_the_memory_keeps_memory_size_samples() -> None:
     assert len(memory.data) == 3
 
 
-def test_a_pickled_dataset_is_refused_and_another_directory_is_not(tmp_path: Path) -> None:
+def test_dataset_path_is_a_directory_without_a_pickled_dataset(tmp_path: Path) -> None:
     assert filled(dataset_path=str(tmp_path)).path == tmp_path
     (tmp_path / "data.pkl").write_bytes(b"\x80")
     with pytest.raises(UsageError, match=r"dataset_path=.* has a data.pkl, which is not read"):

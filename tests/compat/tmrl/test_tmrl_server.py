@@ -60,7 +60,7 @@ def test_a_worker_notices_when_its_server_has_gone(server: Server) -> None:
         one.update_actor_weights(blocking=True)
 
 
-def test_another_password_is_refused() -> None:
+def test_trainer_and_workers_need_the_password_of_their_server() -> None:
     made = Server(port=PORT, password="one")
     worker(password="one").update_actor_weights()
     training = functools.partial(TrainingOffline, **SMALL, epochs=0)
