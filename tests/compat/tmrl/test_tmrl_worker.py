@@ -98,12 +98,16 @@ def test_a_standalone_worker_has_no_server() -> None:
             call()
 
 
-def test_a_benchmark_asks_the_environment() -> None:
+def test_a_benchmark_asks_the_environment(caplog: pytest.LogCaptureFixture) -> None:
     class Measured(Counting):
-        def benchmarks(self) -> dict[str, int]:
-            return {"steps": len(self.actions)}
+        def benchmarks(self) -> list[float]:
+            return [float(action[0]) for action in self.actions]
 
-    assert alone(env_cls=Measured).run_env_benchmark(3, verbose=False) == {"steps": 3}
+    with caplog.at_level("INFO"):
+        assert alone(env_cls=Measured).run_env_benchmark(3, verbose=False) == [0.0, 0.0, 0.0]
+        assert caplog.messages == []
+        assert alone(env_cls=Measured).run_env_benchmark(2, test=True) == [-1.0, -1.0]
+        assert caplog.messages == ["benchmark: [-1.0, -1.0]"]
     with pytest.raises(UsageError, match="nb_steps=inf"):
         alone(env_cls=Measured).run_env_benchmark(math.inf)  # type: ignore[arg-type]
 
@@ -262,12 +266,22 @@ def test_an_expert_keeps_its_model_and_runs_no_tests(server: Server, tmp_path: P
     assert (one.actor.value, inbox.take().episodes["test_return"]) == (0.0, [])
 
 
-def test_verbose_says_whether_it_logs(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_verbose_says_whether_it_logs(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, _, publisher = interface()
+    publisher.publish(model(1.0, tmp_path))
     with caplog.at_level("INFO"):
         worker().run(nb_episodes=1, verbose=False)
         assert caplog.messages == []
         worker().run(nb_episodes=1, verbose=True)
         assert "training episode 0" in caplog.messages
+        for verbose in (False, True):
+            logged = ["the model was updated"] * verbose
+            caplog.clear()
+            assert worker().update_actor_weights(verbose=verbose) == 1
+            assert caplog.messages == logged
+            caplog.clear()
+            worker().run_synchronous(nb_steps=1, verbose=verbose)
+            assert caplog.messages == logged
 
 
 class ModelsOnDemand:
