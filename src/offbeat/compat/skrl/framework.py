@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -58,18 +58,78 @@ class TorchConfig:
         return found
 
 
-class Config:
-    """`config`: only `torch` is here."""
+class JaxConfig:
+    """`config.jax`. key: the random key of `set_seed`, which models are initialised with. It may be set to an integer.
+
+    backend: "numpy" or "jax", for scripts that set it; arrays are JAX's in both cases.
+    """
 
     def __init__(self) -> None:
-        self.torch = TorchConfig()
+        self.seed, self.backend = 0, "jax"
+        self._key: Any = None
+        self._device: Any = None
+        self.local_rank, self.rank, self.world_size = (
+            int(os.environ.get(name, default))
+            for name, default in (("JAX_LOCAL_RANK", "0"), ("JAX_RANK", "0"), ("JAX_WORLD_SIZE", "1"))
+        )
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the environment variable JAX_WORLD_SIZE is more than 1."""
+        return self.world_size > 1
+
+    @property
+    def key(self) -> Any:
+        import jax
+
+        if self._key is None:
+            self._key = jax.random.PRNGKey(self.seed)
+        return self._key
+
+    @key.setter
+    def key(self, value: Any) -> None:
+        if isinstance(value, int):
+            self.seed, self._key = value, None
+        else:
+            self._key = value
+
+    @property
+    def device(self) -> Any:
+        """The default device: JAX's first."""
+        return self.parse_device(self._device)
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        self._device = device
+
+    @staticmethod
+    def parse_device(device: Any) -> Any:
+        """The device of a name such as cpu or cuda:0; JAX's first, with a warning, where it is not there."""
+        import jax
+
+        if isinstance(device, jax.Device):
+            return device
+        default = jax.devices()[0]
+        if device is None:
+            return default
+        kind, _, number = str(device).partition(":")
+        try:
+            return jax.devices(kind)[int(number or 0)]
+        except (RuntimeError, IndexError, ValueError) as error:
+            logger.warning(f"device={device!r} cannot be used ({error}); {default} is used instead")
+            return default
+
+
+class Config:
+    """`config`: `torch` and `jax`."""
+
+    def __init__(self) -> None:
+        self.torch, self.jax = TorchConfig(), JaxConfig()
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in ("jax", "warp"):
-            raise AttributeError(
-                f"config.{name} is not there yet: offbeat.compat.skrl has PyTorch only; use config.torch"
-            )
-        raise AttributeError(f"config has no {name!r}; it has torch")
+        if name == "warp":
+            raise AttributeError("config.warp is not there yet; use config.torch or config.jax")
+        raise AttributeError(f"config has no {name!r}; it has torch and jax")
 
 
 config = Config()

@@ -1,96 +1,22 @@
-"""Numbers of an agent between two writes to TensorBoard."""
+"""Numbers of tensors between two writes to TensorBoard."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from offbeat.types import Array
+from offbeat.compat.skrl.agents.tracking import reduced
 
-EPISODES = 100
-"""Returns and lengths are of at most this many episodes, the last that ended."""
 FOLD = 64
 """Tensors are kept for this many updates, and reduced together then: one wait for the device instead of many."""
-REDUCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]]] = {
-    "max": (np.max, lambda values: values.amax(1)),
-    "min": (np.min, lambda values: values.amin(1)),
-    "mean": (np.mean, lambda values: values.mean(1)),
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda values: values.amax(1),
+    "min": lambda values: values.amin(1),
+    "mean": lambda values: values.mean(1),
 }
-
-
-def reduced(tag: str, values: Sequence[Any]) -> float:
-    """The least of the values for a tag that ends in (min), the largest for (max), else their mean."""
-    numbers = [float(value) for value in values]
-    kind = next((name for name in ("min", "max") if tag.endswith(f"({name})")), "mean")
-    return float(REDUCTIONS[kind][0](numbers))
-
-
-class EpisodeTracker:
-    """Returns and lengths of episodes, and the rewards of single steps.
-
-    keep_rewards: whether to keep the rewards of single steps until `take`, which must then be called from time to time.
-    """
-
-    def __init__(self) -> None:
-        self.returns, self.lengths = deque[float](maxlen=EPISODES), deque[int](maxlen=EPISODES)
-        self._return, self._length = np.zeros(0), np.zeros(0, np.int64)  # (N,) of the current episodes
-        self._rewards: list[Array] = []
-        self.keep_rewards = True
-
-    def step(self, rewards: Array, ended: Array, valid: Array | None = None) -> None:
-        """rewards, ended: (N,) of one step. valid: (N,), False where an environment was only reset; None for all True.
-
-        All N rows are needed, because a row's episode is found by its number.
-        """
-        if len(self._return) != len(rewards):
-            self._return, self._length = np.zeros(len(rewards)), np.zeros(len(rewards), np.int64)
-        if valid is None:
-            valid = np.ones(len(rewards), np.bool_)
-        self._return[valid] += rewards[valid]
-        self._length[valid] += 1
-        if self.keep_rewards:
-            self._rewards.append(rewards[valid])
-        ended = ended & valid
-        if ended.any():
-            self.returns.extend(self._return[ended].tolist())
-            self.lengths.extend(self._length[ended].tolist())
-            self._return[ended], self._length[ended] = 0.0, 0
-
-    def take(self) -> dict[str, float]:
-        """Tags and numbers since the last call."""
-        parts = {
-            "Reward / Instantaneous reward": np.concatenate(self._rewards) if self._rewards else (),
-            "Reward / Total reward": self.returns,
-            "Episode / Total timesteps": self.lengths,
-        }
-        found = {
-            f"{tag} ({kind})": float(reduce(values))
-            for tag, values in parts.items()
-            if len(values)
-            for kind, (reduce, _) in REDUCTIONS.items()
-        }
-        self._rewards = []
-        self.returns.clear()
-        self.lengths.clear()
-        return found
-
-    def arrays(self) -> dict[str, Array]:
-        return {
-            "return": self._return,
-            "length": self._length,
-            "returns": np.array(self.returns, np.float64),
-            "lengths": np.array(self.lengths, np.int64),
-        }
-
-    def restore(self, arrays: Mapping[str, Array]) -> None:
-        self._return, self._length = np.array(arrays["return"]), np.array(arrays["length"])
-        self.returns.extend(arrays["returns"].tolist())
-        self.lengths.extend(arrays["lengths"].tolist())
 
 
 class TensorTracker:
@@ -113,7 +39,7 @@ class TensorTracker:
             by_shape[values.shape].append(values.reshape(-1))
         for group in by_shape.values():
             stacked = torch.stack(group)
-            for kind, (_, reduce) in REDUCTIONS.items():
+            for kind, reduce in REDUCTIONS.items():
                 self._folded[f"{tag} ({kind})"].append(reduce(stacked))
 
     def take(self) -> dict[str, float]:

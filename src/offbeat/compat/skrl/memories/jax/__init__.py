@@ -1,5 +1,5 @@
-"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+"""Memories: `Memory` to subclass, and one that draws at random."""
 
-from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.memories.jax.memory import Memory, RandomMemory
 
-raise not_there_yet("memories.jax", "the PyTorch classes in offbeat.compat.skrl.memories.torch")
+__all__ = ["Memory", "RandomMemory"]

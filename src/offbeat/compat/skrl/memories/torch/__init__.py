@@ -1,6 +1,5 @@
-"""Memories: `Memory` to subclass, and `RandomMemory`."""
+"""Memories: `Memory` to subclass, and one that draws at random."""
 
-from offbeat.compat.skrl.memories.torch.memory import Memory
-from offbeat.compat.skrl.memories.torch.random import RandomMemory
+from offbeat.compat.skrl.memories.torch.memory import Memory, RandomMemory
 
 __all__ = ["Memory", "RandomMemory"]

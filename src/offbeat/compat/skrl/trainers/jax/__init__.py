@@ -1,5 +1,17 @@
-"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+"""Trainers: `Trainer` to subclass, and two of them; skrl has no parallel one for JAX."""
+
+from typing import Any
 
 from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.trainers.jax.trainer import SequentialTrainer, StepTrainer, Trainer
+from offbeat.compat.skrl.trainers.sequential import SequentialTrainerCfg
+from offbeat.compat.skrl.trainers.step import StepTrainerCfg
+from offbeat.compat.skrl.trainers.trainer import TrainerCfg
 
-raise not_there_yet("trainers.jax", "the PyTorch classes in offbeat.compat.skrl.trainers.torch")
+__all__ = ["SequentialTrainer", "SequentialTrainerCfg", "StepTrainer", "StepTrainerCfg", "Trainer", "TrainerCfg"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ParallelTrainer", "ParallelTrainerCfg"):
+        raise not_there_yet(f"{name} for JAX", "SequentialTrainer, or the PyTorch classes")
+    raise AttributeError(f"offbeat.compat.skrl.trainers.jax has no {name!r}; it has {', '.join(__all__)}")

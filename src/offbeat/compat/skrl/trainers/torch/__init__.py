@@ -1,9 +1,10 @@
 """Trainers: `Trainer` to subclass, and three of them."""
 
+from offbeat.compat.skrl.trainers.sequential import SequentialTrainerCfg
+from offbeat.compat.skrl.trainers.step import StepTrainerCfg
 from offbeat.compat.skrl.trainers.torch.parallel import ParallelTrainer, ParallelTrainerCfg
-from offbeat.compat.skrl.trainers.torch.sequential import SequentialTrainer, SequentialTrainerCfg
-from offbeat.compat.skrl.trainers.torch.step import StepTrainer, StepTrainerCfg
-from offbeat.compat.skrl.trainers.torch.trainer import Trainer, TrainerCfg
+from offbeat.compat.skrl.trainers.torch.trainer import SequentialTrainer, StepTrainer, Trainer
+from offbeat.compat.skrl.trainers.trainer import TrainerCfg
 
 __all__ = [
     "ParallelTrainer",

@@ -10,7 +10,8 @@ from typing import Any
 
 from offbeat.collect.children import SECONDS_TO_CLOSE, Child
 from offbeat.compat.skrl.framework import config
-from offbeat.compat.skrl.trainers.torch.trainer import Trainer, TrainerCfg, initialised, trainer_settings
+from offbeat.compat.skrl.trainers.torch.trainer import Trainer
+from offbeat.compat.skrl.trainers.trainer import TrainerCfg, initialised, trainer_settings
 from offbeat.errors import ProcessFault
 
 WAIT_SECONDS = 20e-6

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.torch.networks import check_no_shared_parameters
-from offbeat.compat.skrl.agents.torch.sac.learning import CRITICS, TARGETS, Sizes
+from offbeat.compat.skrl.agents.sac.settings import CRITICS, MODELS, TARGETS, Sizes
 from offbeat.compat.skrl.models.torch import Model
 from offbeat.errors import UsageError
-
-NAMES = ("policy", *CRITICS, *TARGETS)
 
 
 def check_models(models: Mapping[str, Any], sizes: Sizes, training: bool) -> None:
@@ -23,16 +21,17 @@ def check_models(models: Mapping[str, Any], sizes: Sizes, training: bool) -> Non
     """
     if not isinstance(models, Mapping):
         raise UsageError(
-            f"models={models!r} must be a dictionary with the key policy, and for training {', '.join(NAMES[1:])}"
+            f"models={models!r} must be a dictionary with the key policy, and for training {', '.join(MODELS[1:])}"
         )
     if models.get("policy") is None:
         raise UsageError(f"models has {sorted(models) or 'nothing'}, but SAC needs policy: add models['policy']")
-    missing = [name for name in NAMES if models.get(name) is None]
-    if missing and (training or len(missing) < len(NAMES) - 1):
+    missing = [name for name in MODELS if models.get(name) is None]
+    if missing and (training or len(missing) < len(MODELS) - 1):
         raise UsageError(
-            f"models has no {missing[0]!r}: training needs {', '.join(NAMES)}; for evaluation give policy and no memory"
+            f"models has no {missing[0]!r}: training needs {', '.join(MODELS)}; for evaluation give policy and no "
+            "memory"
         )
-    for name in NAMES:
+    for name in MODELS:
         if models.get(name) is not None:
             _check_methods(name, models[name])
             _check_output(name, models[name], sizes)
@@ -91,13 +90,13 @@ def _is_made(parameter: Tensor) -> bool:
 
 
 def _check_separate(models: Mapping[str, Any]) -> None:
-    check_no_shared_parameters(**{name: models[name] for name in NAMES})
+    check_no_shared_parameters(**{name: models[name] for name in MODELS})
     for name, target in zip(CRITICS, TARGETS, strict=True):
         if models[name] is models[target]:
             raise UsageError(f"models[{name!r}] and models[{target!r}] are one object; make a module for each")
         shapes = [[tuple(each.shape) for each in models[key].parameters()] for key in (name, target)]
         if shapes[0] != shapes[1]:
             raise UsageError(f"models[{target!r}] differs in its layers from models[{name!r}]; make both of one class")
-    dtypes = {each.dtype for name in NAMES for each in models[name].parameters()}
+    dtypes = {each.dtype for name in MODELS for each in models[name].parameters()}
     if len(dtypes) > 1:
         raise UsageError(f"the models' parameters have the dtypes {sorted(map(str, dtypes))}; use one for all")

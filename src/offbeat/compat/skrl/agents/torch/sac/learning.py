@@ -12,41 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs import SAC as SACConfig
-from offbeat.algorithms.configs import Fixed, Learned
-from offbeat.algorithms.configs.groups import ActorCriticRates, Optimisation, ReplayUse, Returns, Target
 from offbeat.algorithms.torch import sac
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import OwnSampler, UserCritics, user_name
+from offbeat.compat.skrl.agents.sac.settings import CRITICS, GROUPS, TARGETS, Sizes, spec_of, target_entropy
 from offbeat.compat.skrl.agents.torch.sac.optimizers import ScaledNetwork
-from offbeat.compat.skrl.agents.torch.sac.sac_cfg import SAC_CFG
-from offbeat.layout import Layout, Leaf
 from offbeat.learn.learner import Learner
 from offbeat.learn.torch import TorchBackend
 from offbeat.types import EnvSpec
 
-CRITICS = ("critic_1", "critic_2")
-TARGETS = ("target_critic_1", "target_critic_2")
-GROUPS = {"actor": "actor_", "critic": "critic_", "temperature": "temperature_"}
-_NEVER = 2**62
-
 Preprocess = Callable[..., Any]
 """A preprocessor: called as (x, train=...); x is None where there is no state space."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers in an observation, in a state (0 without one) and in an action."""
-
-    observation: int
-    state: int
-    action: int
-
-    def split(self, joined: Tensor) -> dict[str, Tensor | None]:
-        """A model's inputs, from observations and states side by side."""
-        if not self.state:
-            return {"observations": joined, "states": None}
-        return {"observations": joined[:, : self.observation], "states": joined[:, self.observation :]}
 
 
 class Critic(nn.Module):
@@ -192,34 +169,11 @@ class ModelsBackend(TorchBackend):
         return contextlib.nullcontext()
 
 
-def target_entropy(config: SACConfig, action_size: int) -> float | None:
-    """The target entropy; None where the temperature is fixed."""
-    goal = getattr(config.temperature, "target_entropy", _NEVER)
-    return None if goal == _NEVER else -float(action_size) if goal is None else goal
-
-
-def core_config(cfg: SAC_CFG) -> SACConfig:
-    """Our settings for those of the agent."""
-    rates, value = [float(each) for each in cfg.learning_rate], float(cfg.initial_entropy_value)  # type: ignore[union-attr]
-    goal = None if cfg.target_entropy is None else float(cfg.target_entropy)
-    return SACConfig(
-        returns=Returns(gamma=float(cfg.discount_factor)),
-        replay=ReplayUse(batch_size=int(cfg.batch_size)),
-        rates=ActorCriticRates(actor_learning_rate=rates[0], critic_learning_rate=rates[1]),
-        temperature=Learned(initial=value, target_entropy=goal) if cfg.learn_entropy else Fixed(value=value),
-        temperature_learning_rate=rates[2] if cfg.learn_entropy else SACConfig.temperature_learning_rate,
-        target=Target(tau=float(cfg.polyak) or 1.0, target_every=1 if cfg.polyak else _NEVER),
-        optimisation=Optimisation(max_grad_norm=float(cfg.grad_norm_clip) if cfg.grad_norm_clip > 0 else None),
-    )
-
-
 def make_learner(
     module: OwnModelsSAC, config: SACConfig, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> Learner:
     """The learner around the user's modules, whose parameters it makes views of flat vectors."""
-    leaf = Leaf((), "box", (sizes.observation + sizes.state,), "float32")
-    low, high = (-np.inf,) * sizes.action, (np.inf,) * sizes.action
-    spec = EnvSpec("skrl", Layout((leaf,)), low, high, (sizes.action,))
+    spec = spec_of(sizes)
     precision = str(dtype).removeprefix("torch.")
     rng = np.random.default_rng(0)  # draws nothing: the user's modules have their first weights
     backend = ModelsBackend(module, config, spec, rng=rng, device=str(device), precision=precision)

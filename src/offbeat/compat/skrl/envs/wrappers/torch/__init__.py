@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import gymnasium
-
-from offbeat.compat.skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
-from offbeat.compat.skrl.envs.wrappers.torch.wrapper import Wrapper
-from offbeat.compat.skrl.framework import logger, not_there_yet
-from offbeat.errors import UsageError
+from offbeat.compat.skrl.envs.wrappers.choice import wrapped
+from offbeat.compat.skrl.envs.wrappers.gymnasium_envs import GymnasiumVector
+from offbeat.compat.skrl.envs.wrappers.wrapper import AnyWrapper
+from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.torch_arrays import TORCH
 
 __all__ = ["Wrapper", "wrap_env"]
 
-_OTHERS = (
-    *("gym", "isaaclab", "isaaclab-single-agent", "isaaclab-multi-agent", "mani-skill", "pettingzoo", "playground"),
-)
+
+class Wrapper(AnyWrapper):
+    """To subclass: an environment, or a vector of N, whose observations, rewards and flags are tensors (N, size).
+
+    A wrapper with `snapshot` and `restore`, as ours has them, is saved with an agent's checkpoints.
+    """
+
+    arrays = TORCH
+
+
+class GymnasiumWrapper(GymnasiumVector, Wrapper):
+    """One Gymnasium environment, or a VectorEnv in any autoreset mode."""
 
 
 def wrap_env(
@@ -37,21 +45,7 @@ def wrap_env(
 
     wrapper: auto, or gymnasium. verbose: whether to log the choice.
     """
-    if isinstance(env, Wrapper):
-        return env
-    if wrapper in _OTHERS:
-        raise UsageError(
-            f"wrapper={wrapper!r} is not there yet; use gymnasium, or subclass envs.wrappers.torch.Wrapper"
-        )
-    if wrapper not in ("auto", "gymnasium"):
-        raise UsageError(f"wrapper={wrapper!r} is unknown; use auto or gymnasium")
-    if not isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
-        raise UsageError(
-            f"wrap_env: {type(env).__name__} is no Gymnasium environment and no VectorEnv; subclass Wrapper for it"
-        )
-    if verbose:
-        logger.info("Environment wrapper: Gymnasium")
-    return GymnasiumWrapper(env)
+    return wrapped(env, wrapper, verbose, Wrapper, GymnasiumWrapper)  # type: ignore[no-any-return]
 
 
 def __getattr__(name: str) -> Any:

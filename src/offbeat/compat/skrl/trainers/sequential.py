@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from offbeat.compat.skrl.trainers.torch.trainer import Trainer, TrainerCfg, initialised, trainer_settings
+from offbeat.compat.skrl.trainers.trainer import AnyTrainer, TrainerCfg, initialised, trainer_settings
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -13,8 +13,8 @@ class SequentialTrainerCfg(TrainerCfg):
     """Settings of `SequentialTrainer`."""
 
 
-class SequentialTrainer(Trainer):
-    """Lets agents act and learn one after the other in each step."""
+class InTurn(AnyTrainer):
+    """`SequentialTrainer` of either framework: lets agents act and learn one after the other in each step."""
 
     def __init__(
         self,
@@ -24,5 +24,7 @@ class SequentialTrainer(Trainer):
         scopes: list[int] | None = None,
         cfg: SequentialTrainerCfg | dict[str, Any] = {},  # noqa: B006 - the documented default
     ) -> None:
-        Trainer.__init__(self, env=env, agents=agents, scopes=scopes, cfg=trainer_settings(SequentialTrainerCfg, cfg))
+        AnyTrainer.__init__(
+            self, env=env, agents=agents, scopes=scopes, cfg=trainer_settings(SequentialTrainerCfg, cfg)
+        )
         initialised(self)

@@ -1,17 +1,17 @@
-"""`Wrapper`: environments behind tensors, and what a step truly was where an environment resets itself."""
+"""Environments behind tensors, and what a step truly was where an environment resets itself."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
-import torch
-from torch import Tensor
+import numpy as np
 
-from offbeat.compat.skrl.framework import config
+from offbeat.compat.skrl.arrays import Arrays
+from offbeat.types import Array
 
 TRUE_STEP = "offbeat/true_step"
 """The key of `TrueStep` in infos."""
@@ -21,17 +21,18 @@ TRUE_STEP = "offbeat/true_step"
 class TrueStep:
     """What a step of N environments truly was, where `step` returns first observations of next episodes.
 
-    next_observations (N, O): final ones where an episode ended. valid (N,) bool: False where the call only reset.
+    next_observations (N, O), a tensor: final ones where an episode ended. valid (N,) bool, NumPy's: False where the
+    call only reset.
     """
 
-    next_observations: Tensor
-    valid: Tensor
+    next_observations: Any
+    valid: Array
 
     def rows(self, start: int, stop: int) -> TrueStep:
         return TrueStep(self.next_observations[start:stop], self.valid[start:stop])
 
 
-def valid_rows(infos: Any) -> Tensor | None:
+def valid_rows(infos: Any) -> Array | None:
     """(N,) bool: False where a step only reset an environment; None, for all rows valid, where infos does not say."""
     found = infos.get(TRUE_STEP) if isinstance(infos, Mapping) else None
     return None if found is None else found.valid
@@ -45,7 +46,8 @@ def true_step(step: Mapping[str, Any], infos: Any) -> dict[str, Any]:
     step = {**step, "next_observations": found.next_observations}
     if found.valid.all():
         return step
-    return {name: None if tensor is None else tensor[found.valid] for name, tensor in step.items()}
+    rows = np.flatnonzero(found.valid)
+    return {name: None if tensor is None else tensor[rows] for name, tensor in step.items()}
 
 
 def scoped(infos: Any, start: int, stop: int) -> Any:
@@ -55,16 +57,20 @@ def scoped(infos: Any, start: int, stop: int) -> Any:
     return {**infos, TRUE_STEP: infos[TRUE_STEP].rows(start, stop)}
 
 
-class Wrapper(ABC):
-    """To subclass: an environment, or a vector of N, whose observations, rewards and flags are tensors (N, size).
+class AnyWrapper(ABC):
+    """`Wrapper` of either framework, which sets `arrays`.
+
+    An environment, or a vector of N, whose observations, rewards and flags are tensors (N, size).
 
     A wrapper with `snapshot` and `restore`, as ours has them, is saved with an agent's checkpoints.
     """
 
+    arrays: ClassVar[Arrays]
+
     def __init__(self, env: Any) -> None:
         self._env = env
         self._unwrapped = getattr(env, "unwrapped", env)
-        self._device = config.torch.parse_device(getattr(self._unwrapped, "device", None))
+        self._device = self.arrays.device(getattr(self._unwrapped, "device", None))
 
     def __getattr__(self, key: str) -> Any:
         if not key.startswith("__") and "_env" in self.__dict__:
@@ -74,15 +80,15 @@ class Wrapper(ABC):
         raise AttributeError(f"neither {type(self).__name__} nor its environment has an attribute {key!r}")
 
     @abstractmethod
-    def reset(self) -> tuple[Tensor, dict[str, Any]]:
+    def reset(self) -> tuple[Any, dict[str, Any]]:
         """Observations (N, O) and infos."""
 
     @abstractmethod
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Observations (N, O), rewards, terminated and truncated (N, 1), and infos."""
 
     @abstractmethod
-    def state(self) -> Tensor | None:
+    def state(self) -> Any:
         """Privileged states (N, S) that belong to the last observations, or None."""
 
     @abstractmethod
@@ -92,7 +98,7 @@ class Wrapper(ABC):
     def close(self) -> None: ...
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Any:
         """The environment's own device, or the default one."""
         return self._device
 

@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from offbeat.compat.skrl.framework import logger
-from offbeat.compat.skrl.memories.torch import Memory
+from offbeat.compat.skrl.memories.memory import RingMemory
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.snapshot import Snapshot, to_json
 from offbeat.types import Array, select_prefix
-
-_SCHEDULERS = ("policy_scheduler", "critic_scheduler", "entropy_scheduler", "scaler")
 
 
 class ResumeFiles:
@@ -29,12 +26,7 @@ class ResumeFiles:
 
     def save(self, agent: Any, timestep: int) -> None:
         """Saves the state after `timestep` steps; of a memory whose rows we write, only those that are new."""
-        arrays, values = dict(agent.state_arrays()), {"timestep": timestep, "streams": agent.streams.state()}
-        arrays["torch_rng"] = torch.get_rng_state().numpy()
-        if torch.cuda.is_available():
-            arrays["cuda_rng"] = torch.cuda.get_rng_state(agent.device).numpy()
-        values["modules"] = {name: _as_json(name, agent) for name in _SCHEDULERS if name in agent.checkpoint_modules}
-        values["rates"] = [optimizer.rate for optimizer in agent._optimizers]
+        arrays, values = dict(agent.state_arrays()), {"timestep": timestep, **agent.state_values()}
         values["best"] = {name: agent.checkpoint_best_modules[name] for name in ("timestep", "reward")}
         shards = self._shards(agent.memory)
         if not shards:
@@ -56,24 +48,9 @@ class ResumeFiles:
             )
         snapshot = self._checkpoints.load()
         arrays, values = snapshot.arrays, snapshot.values
-        agent.learner.restore(select_prefix(arrays, "learner/"))
-        for name in ("observation_preprocessor", "state_preprocessor"):
-            saved = select_prefix(arrays, f"{name}/")
-            if saved:
-                agent.checkpoint_modules[name].load_state_dict(
-                    {key: torch.from_numpy(np.array(array)) for key, array in saved.items()}
-                )
-        agent.episodes.restore(select_prefix(arrays, "episodes/"))
-        for name, state in values["modules"].items():
-            agent.checkpoint_modules[name].load_state_dict(state)
-        for optimizer, rate in zip(agent._optimizers, values["rates"], strict=True):
-            optimizer.param_groups[0]["lr"] = rate
+        agent.restore_state(arrays, values)
         agent.checkpoint_best_modules.update(values["best"])
         self._load_memory(agent.memory, snapshot)
-        agent.streams.restore(values["streams"])
-        torch.set_rng_state(torch.from_numpy(np.array(arrays["torch_rng"])))
-        if "cuda_rng" in arrays and torch.cuda.is_available():
-            torch.cuda.set_rng_state(torch.from_numpy(np.array(arrays["cuda_rng"])), agent.device)
         if "environment" in values:
             agent.saved_environment = select_prefix(arrays, "environment/"), values["environment"]
         logger.info(f"resumed from {self._root.parent} at timestep {values['timestep']}")
@@ -88,9 +65,9 @@ class ResumeFiles:
             return
         saved = select_prefix(snapshot.arrays, "memory/")
         indexes = snapshot.values["memory"]
-        if isinstance(memory, Memory) and indexes is not None:
+        if isinstance(memory, RingMemory) and indexes is not None:
             for name, array in saved.items():
-                memory.set_tensor_by_name(name, torch.from_numpy(np.array(array)))
+                memory.set_tensor_by_name(name, np.array(array))
             memory.continue_at(*indexes)
         else:
             logger.warning(f"{type(memory).__name__} is not a Memory, so its rows were not saved; it starts empty")
@@ -98,28 +75,27 @@ class ResumeFiles:
     @staticmethod
     def _shards(memory: Any) -> dict[str, Shard]:
         """The ring of a memory that only we write to; `sample` may be the user's own."""
-        ours = isinstance(memory, Memory) and type(memory).add_samples is Memory.add_samples
+        ours = isinstance(memory, RingMemory) and type(memory).add_samples is RingMemory.add_samples
         return {"0": memory.shard} if ours else {}
 
 
 def _memory_arrays(memory: Any) -> dict[str, Array]:
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, RingMemory):
         return {}
-    return {f"memory/{name}": tensor.numpy() for name, tensor in memory.tensors.items()}
+    return {f"memory/{name}": memory.arrays.get(tensor) for name, tensor in memory.tensors.items()}
 
 
 def _indexes(memory: Any) -> Any:
-    return [memory.memory_index, memory.env_index, memory.filled] if isinstance(memory, Memory) else None
+    return [memory.memory_index, memory.env_index, memory.filled] if isinstance(memory, RingMemory) else None
 
 
-def _as_json(name: str, agent: Any) -> Any:
-    state = agent.checkpoint_modules[name].state_dict()
+def checked_as_json(name: str, module: Any, state: Any) -> Any:
+    """A module's state, if JSON can hold it."""
     try:
         to_json(state)
     except (TypeError, ValueError, CheckpointError) as error:
-        kind = type(agent.checkpoint_modules[name]).__name__
         raise UsageError(
-            f"the state of {name} ({kind}) has more than numbers, texts, lists and dictionaries, so a checkpoint "
-            f"cannot hold it: {error}; set experiment.checkpoint_interval=0, or use another scheduler"
+            f"the state of {name} ({type(module).__name__}) has more than numbers, texts, lists and dictionaries, so a "
+            f"checkpoint cannot hold it: {error}; set experiment.checkpoint_interval=0, or use another scheduler"
         ) from error
     return state

@@ -1,4 +1,4 @@
-"""Gymnasium's environments and vector environments as a `Wrapper`, stepped by our own vectors."""
+"""Gymnasium's environments and vector environments as wrappers of either framework, stepped by our own vectors."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
-from torch import Tensor
 
-from offbeat.compat.skrl.envs.wrappers.torch.wrapper import TRUE_STEP, TrueStep, Wrapper
-from offbeat.compat.skrl.framework import config, logger
-from offbeat.compat.skrl.utils.spaces.torch import (
-    compute_space_size,
-    flatten_tensorized_space,
-    leaves,
-    tensorize_space,
-)
+from offbeat.compat.skrl.arrays import Arrays
+from offbeat.compat.skrl.envs.wrappers.wrapper import TRUE_STEP, AnyWrapper, TrueStep
+from offbeat.compat.skrl.framework import logger
+from offbeat.compat.skrl.utils.spaces.functions import SpaceFunctions
+from offbeat.compat.skrl.utils.spaces.sizes import compute_space_size, leaves
 from offbeat.envs.batched import BatchedVector
 from offbeat.envs.inline import InlineVector
 from offbeat.envs.reader import all_finite
@@ -42,6 +37,10 @@ class OwnUnits(EnvSpec):
 class StateInInfo(gymnasium.Wrapper):
     """Puts an environment's `state()` into info, so that the final state of an episode is not lost in the reset."""
 
+    def __init__(self, env: Any, arrays: Arrays) -> None:
+        super().__init__(env)
+        self._arrays = arrays
+
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**options)
         return observation, {**info, STATE: self._state()}
@@ -52,27 +51,35 @@ class StateInInfo(gymnasium.Wrapper):
 
     def _state(self) -> Array:
         own: Any = self.unwrapped
-        flat = flatten_tensorized_space(tensorize_space(own.state_space, own.state(), device="cpu"))
-        assert flat is not None
-        return flat[0].float().numpy()
+        return self._arrays.get(flat_values(self._arrays, own.state_space, own.state(), "cpu"))[0].astype(np.float32)
 
 
-class GymnasiumWrapper(Wrapper):
-    """One Gymnasium environment, or a VectorEnv in any autoreset mode.
+def flat_values(arrays: Arrays, space: gymnasium.Space, values: Any, device: Any) -> Any:
+    """Values of a space as one tensor (batch, size)."""
+    functions = SpaceFunctions(arrays)
+    return functions.flatten_tensorized_space(functions.tensorize_space(space, values, device=device))
+
+
+class GymnasiumVector(AnyWrapper):
+    """`GymnasiumWrapper` of either framework. flag_dtype: of terminated and truncated.
+
+    One Gymnasium environment, or a VectorEnv in any autoreset mode.
 
     Each episode of a single environment is reset with a seed of its own, derived from that of `set_seed`.
     """
 
+    flag_dtype: type = np.bool_
+
     def __init__(self, env: Any) -> None:
-        Wrapper.__init__(self, env)
+        AnyWrapper.__init__(self, env)
         self._vectorized = isinstance(env, gymnasium.vector.VectorEnv)
         spec = _spec(env, self.observation_space, self.action_space, None if self._vectorized else self.state_space)
-        options: dict[str, Any] = {"seed": config.torch.key, "purpose": "train", "limit": None}
+        options: dict[str, Any] = {"seed": self.arrays.seed, "purpose": "train", "limit": None}
         self._vector: Any
         if self._vectorized:
             self._vector = BatchedVector(env, spec, **options)
         else:
-            own = StateInInfo(env) if spec.state is not None else env
+            own = StateInInfo(env, self.arrays) if spec.state is not None else env
             self._vector = InlineVector([own], spec, **options)
         self._shown: Observation | None = None  # the last observation that was returned
         self._next: Observation | None = None  # the input of the next action, where the vector has begun an episode
@@ -90,8 +97,8 @@ class GymnasiumWrapper(Wrapper):
     def action_space(self) -> gymnasium.Space:
         return self._env.single_action_space if self._vectorized else self._env.action_space
 
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-        drawn = actions.detach().to("cpu", torch.float32).reshape(self.num_envs, -1).numpy()
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
+        drawn = self.arrays.get(actions).astype(np.float32, copy=False).reshape(self.num_envs, -1)
         if not all_finite(drawn):
             row = int(np.argwhere(~np.isfinite(drawn))[0, 0])
             raise OffbeatError(
@@ -105,27 +112,26 @@ class GymnasiumWrapper(Wrapper):
         else:
             self._shown, self._next = step.next, step.observation if step.finished else None
             infos = dict(step.finished[0].info if step.finished else self._vector.last_infos[0])
-        reward, terminated, truncated = (
-            torch.from_numpy(each).to(self.device).unsqueeze(1)
-            for each in (step.reward.astype(np.float32), step.terminated, step.truncated)
+        reward = self._tensor(step.reward.astype(np.float32).reshape(-1, 1))
+        terminated, truncated = (
+            self._tensor(each.astype(self.flag_dtype).reshape(-1, 1)) for each in (step.terminated, step.truncated)
         )
         return self._tensor(self._shown.vector), reward, terminated, truncated, infos
 
     def _vector_infos(self, step: Step) -> dict[str, Any]:
         infos = dict(self._vector.last_infos)
         if step.next is not step.observation or not step.valid.all():
-            infos[TRUE_STEP] = TrueStep(self._tensor(step.next.vector), self._tensor(step.valid))
+            infos[TRUE_STEP] = TrueStep(self._tensor(step.next.vector), np.array(step.valid))
         return infos
 
-    def state(self) -> Tensor | None:
+    def state(self) -> Any:
         if self.state_space is None:
             return None
         if self._vectorized:
-            own = tensorize_space(self.state_space, self._unwrapped.state(), device=self.device)
-            return flatten_tensorized_space(own)
+            return flat_values(self.arrays, self.state_space, self._unwrapped.state(), self.device)
         return None if self._shown is None else self._tensor(self._shown.state)
 
-    def reset(self) -> tuple[Tensor, dict[str, Any]]:
+    def reset(self) -> tuple[Any, dict[str, Any]]:
         """A VectorEnv resets its environments itself: after the first call, its last observations are returned."""
         if self._shown is None:
             self._shown = self._vector.reset()
@@ -136,8 +142,8 @@ class GymnasiumWrapper(Wrapper):
         infos = dict(self._vector.last_infos if self._vectorized else self._vector.last_infos[0])
         return self._tensor(self._shown.vector), infos
 
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+    def _tensor(self, array: Array) -> Any:
+        return self.arrays.put(array, self.device)
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
         """Does nothing where the environment has no render_mode."""
@@ -155,7 +161,7 @@ class GymnasiumWrapper(Wrapper):
         found: tuple[dict[str, Array], dict[str, Any]] = self._vector.snapshot()
         return found
 
-    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Continues from a snapshot, in place of the first `reset`."""
         self._shown, messages = self._vector.restore(arrays, values)
         for message in messages:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from offbeat.compat.skrl.memories.torch.memory import Memory
+from offbeat.compat.skrl.memories.memory import RingMemory
 from offbeat.errors import UsageError
+from offbeat.types import Array
 
 
-class RandomMemory(Memory):
-    """Draws each row equally often. replacement: whether a row may be in a batch twice.
-
-    Without replacement, `sample` returns fewer rows while the memory holds fewer than batch_size.
-    """
+class RandomRows(RingMemory):
+    """`RandomMemory` of either framework, which writes `draw`."""
 
     def __init__(
         self,
         *,
         memory_size: int,
         num_envs: int = 1,
-        device: str | torch.device | None = None,
+        device: Any = None,
         export: bool = False,
         export_format: Literal["pt", "npz", "csv"] = "pt",
         export_directory: str = "",
         replacement: bool = False,
     ) -> None:
-        Memory.__init__(
+        RingMemory.__init__(
             self,
             memory_size=memory_size,
             num_envs=num_envs,
@@ -40,22 +36,21 @@ class RandomMemory(Memory):
         )
         self.replacement = replacement
 
+    def draw(self, size: int, count: int) -> Array:
+        """`count` of the numbers below `size`, with or without replacement; never more than there are without."""
+        raise NotImplementedError
+
     def sample(
         self, names: list[str], *, batch_size: int, mini_batches: int = 1, sequence_length: int = 1
-    ) -> list[list[Tensor]]:
-        """batch_size rows, or as many sequences of consecutive steps of one environment, drawn from torch."""
+    ) -> list[list[Any]]:
+        """batch_size rows, or as many sequences of consecutive steps of one environment."""
         last = (sequence_length - 1) * self.num_envs
         size = len(self) - last
         if size < 1:
             raise UsageError(
                 f"sample: the memory holds {len(self)} rows, too few for sequence_length={sequence_length}"
             )
-        if self.replacement:
-            indexes = torch.randint(0, size, (batch_size,))
-        else:
-            # NumPy draws distinct numbers without a permutation of all rows.
-            rng = np.random.default_rng(int(torch.randint(0, 2**62, ())))
-            indexes = torch.from_numpy(rng.choice(size, min(batch_size, size), replace=False))
+        indexes = self.draw(size, batch_size)
         if sequence_length > 1:
-            indexes = (indexes.unsqueeze(1) + torch.arange(0, last + 1, self.num_envs)).flatten()
+            indexes = (indexes[:, None] + np.arange(0, last + 1, self.num_envs)).reshape(-1)
         return self.sample_by_index(names, indexes=indexes, mini_batches=mini_batches)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from offbeat.compat.skrl.trainers.torch.trainer import (
+from offbeat.compat.skrl.trainers.trainer import (
+    AnyTrainer,
     Position,
     Results,
-    Trainer,
     TrainerCfg,
     initialised,
     trainer_settings,
@@ -20,8 +20,8 @@ class StepTrainerCfg(TrainerCfg):
     """Settings of `StepTrainer`."""
 
 
-class StepTrainer(Trainer):
-    """Makes one step in each call of `train` or `eval`. Timesteps are counted from 1."""
+class OneByOne(AnyTrainer):
+    """`StepTrainer` of either framework: one step in each call of `train` or `eval`. Timesteps are counted from 1."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class StepTrainer(Trainer):
         scopes: list[int] | None = None,
         cfg: StepTrainerCfg | dict[str, Any] = {},  # noqa: B006 - the documented default
     ) -> None:
-        Trainer.__init__(self, env=env, agents=agents, scopes=scopes, cfg=trainer_settings(StepTrainerCfg, cfg))
+        AnyTrainer.__init__(self, env=env, agents=agents, scopes=scopes, cfg=trainer_settings(StepTrainerCfg, cfg))
         initialised(self)
         self._timestep = 0
         self._position: Position | None = None

@@ -1,0 +1,20 @@
+"""Trainers of agents whose arrays are JAX's."""
+
+from offbeat.compat.skrl.jax_arrays import JAX
+from offbeat.compat.skrl.trainers.sequential import InTurn
+from offbeat.compat.skrl.trainers.step import OneByOne
+from offbeat.compat.skrl.trainers.trainer import AnyTrainer
+
+
+class Trainer(AnyTrainer):
+    """To subclass. agents: one, or several that share the environments; scopes: how many each of them has."""
+
+    arrays = JAX
+
+
+class SequentialTrainer(InTurn, Trainer):
+    """Lets agents act and learn one after the other in each step."""
+
+
+class StepTrainer(OneByOne, Trainer):
+    """Makes one step in each call of `train` or `eval`. Timesteps are counted from 1."""
