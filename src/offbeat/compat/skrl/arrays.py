@@ -14,7 +14,7 @@ from offbeat.types import Array
 class Arrays(Protocol):
     """A framework's arrays. kind: their class."""
 
-    kind: type
+    kind: Any
 
     @property
     def learners(self) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from offbeat.types import Array
 class JaxArrays:
     """`Arrays` of JAX."""
 
-    kind = jax.Array
+    kind: Any = jax.Array
 
     @property
     def learners(self) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from offbeat.types import Array
 class TorchArrays:
     """`Arrays` of torch."""
 
-    kind = Tensor
+    kind: Any = Tensor
 
     @property
     def learners(self) -> tuple[str, int]:

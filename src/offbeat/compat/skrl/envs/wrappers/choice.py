@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 
 from offbeat.compat.skrl.envs.wrappers.gymnasium_envs import GymnasiumVector
-from offbeat.compat.skrl.envs.wrappers.wrapper import AnyWrapper
 from offbeat.compat.skrl.framework import logger
 from offbeat.errors import UsageError
 
@@ -16,7 +15,7 @@ OTHERS = (
 )
 
 
-def wrapped(env: Any, wrapper: str, verbose: bool, base: type[AnyWrapper], kind: type[GymnasiumVector]) -> Any:
+def wrapped(env: Any, wrapper: str, verbose: bool, base: Any, kind: type[GymnasiumVector]) -> Any:
     """The environment as it is if it is a wrapper of the class `base` already, or else in a wrapper of `kind`."""
     if isinstance(env, base):
         return env

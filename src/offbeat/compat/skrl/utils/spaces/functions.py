@@ -37,14 +37,14 @@ class SpaceFunctions:
         low, high = [], []
         for _, each in leaves(space):
             size = compute_space_size(each, occupied_size=occupied_size)
-            bounded = isinstance(each, spaces.Box)
-            own = (each.low, each.high) if bounded else np.full((2, size), ((-np.inf,), (np.inf,)))
+            free = np.full((2, size), ((-np.inf,), (np.inf,)))
+            own = (each.low, each.high) if isinstance(each, spaces.Box) else free
             low.append(own[0].reshape(-1).astype(np.float32))
             high.append(own[1].reshape(-1).astype(np.float32))
         found = [np.concatenate(each) for each in (low, high)]
-        free = [bool(np.isinf(each).all()) for each in found]
+        unbounded = [bool(np.isinf(each).all()) for each in found]
         if none_if_unbounded == "both":
-            free = [all(free)] * 2
+            unbounded = [all(unbounded)] * 2
         drop = {
             "below": (True, False),
             "above": (False, True),
@@ -52,7 +52,7 @@ class SpaceFunctions:
             "any": (True, True),
             None: (False,) * 2,
         }
-        without = [is_free and may for is_free, may in zip(free, drop[none_if_unbounded], strict=True)]
+        without = [is_free and may for is_free, may in zip(unbounded, drop[none_if_unbounded], strict=True)]
         where = self._arrays.device(device)
         limits = [None if none else self._arrays.put(each, where) for none, each in zip(without, found, strict=True)]
         return limits[0], limits[1]

@@ -68,9 +68,7 @@ class SAC(AnySAC, Agent):
         )
         self.policy_scheduler, self.critic_scheduler, self.entropy_scheduler = self._schedulers
         numbers = np.float64 if dtype == torch.float64 else np.float32
-        self._draws = Draws(
-            self.memory, self.streams.sampling, numbers, torch.stack, lambda flags: _alive(flags, dtype)
-        )
+        self._draws = Draws(self.memory, self.streams.sampling, numbers, _stacked, lambda flags: _alive(flags, dtype))
 
     def _use_settings(self, config: Any) -> None:
         assert self.learner is not None
@@ -198,3 +196,7 @@ def _alive(flags: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _remade(kind: type[SAC], given: dict[str, Any]) -> SAC:
     return kind(**given)
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors))

@@ -49,7 +49,7 @@ def wrap_env(
 
     wrapper: auto, or gymnasium. verbose: whether to log the choice.
     """
-    return wrapped(env, wrapper, verbose, Wrapper, GymnasiumWrapper)  # type: ignore[no-any-return]
+    return wrapped(env, wrapper, verbose, Wrapper, GymnasiumWrapper)
 
 
 def __getattr__(name: str) -> Any:
