@@ -21,7 +21,7 @@ CHOICE_WITH_STATE = dataclasses.replace(
 ROWS = 16
 CASES: dict[str, tuple[str, EnvSpec, dict[str, Any]]] = {
     "sac": ("sac", STATE, {}),
-    "sac with dropout": ("sac", BOX, {"critic_dropout": 0.2, "layer_norm": True}),
+    "sac with dropout": ("sac", BOX, {"critic_dropout": 0.2, "critic_layer_norm": True, "critic_hidden": (8,)}),
     "sac of choices": ("sac", CHOICE, {}),
     "redq": ("redq", BOX, {"actor_every": 2, "critics": 4}),
     "td3": ("td3", BOX, {}),

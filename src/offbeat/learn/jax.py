@@ -75,6 +75,8 @@ class JaxBackend:
         seed: int,
         td_errors: bool,
     ) -> UpdateResult:
+        if batches.valid is not None:
+            raise ValueError("batches.valid is set, but the JAX algorithms learn from single transitions: pass None")
         columns = dict(batches.columns)
         if batches.weight is not None:
             columns[_WEIGHT] = batches.weight
