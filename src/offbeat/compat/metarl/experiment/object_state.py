@@ -25,6 +25,7 @@ from offbeat.compat.metarl.replay_buffer.path_buffer import PathBuffer
 from offbeat.errors import CheckpointError
 from offbeat.replay.chunkfile import DTYPES
 from offbeat.replay.shard import Shard
+from offbeat.run.compatibility import backend_of
 from offbeat.run.snapshot import Snapshot
 from offbeat.run.training import Training
 from offbeat.types import Array
@@ -108,6 +109,7 @@ class Encoder:
             names = {f"{path}/{name}": array for name, array in saved.arrays.items()}
             self.arrays |= names
             notes = {name: saved.notes[name] for name in ("algorithm", "spec", "pending", "logged")}
+            notes["config"] = {"backend": backend_of(saved.notes)}  # the rest is the script's, and holds its functions
             return ["training", path, dict(saved.values), notes]
         for kind, (read, _) in _RANDOM.items():
             if isinstance(value, kind):
