@@ -168,7 +168,7 @@ _BUILT_IN = (
     Algorithm(
         "ppo",
         PPO,
-        {"torch": "offbeat.algorithms.torch.appo"},
+        {"torch": "offbeat.algorithms.torch.appo", "jax": "offbeat.algorithms.jax.appo"},
         learns_from="rollouts",
         actions=_ALL,
         groups={"learning": ""},
@@ -178,7 +178,7 @@ _BUILT_IN = (
     Algorithm(
         "appo",
         APPO,
-        {"torch": "offbeat.algorithms.torch.appo"},
+        {"torch": "offbeat.algorithms.torch.appo", "jax": "offbeat.algorithms.jax.appo"},
         learns_from="rollouts",
         actions=_ALL,
         groups={"learning": ""},

@@ -30,7 +30,7 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
     if compute.backend == "jax":
         from offbeat.learn.jax import JaxBackend
 
-        return JaxBackend(module, config.learner, spec, rng=rng, **own)
+        return JaxBackend(module, config.learner, spec, rng=rng, **own, scheduled=tuple(algorithm.scheduled))
     from offbeat.learn.torch import TorchBackend
 
     return TorchBackend(module, config.learner, spec, rng=rng, **own, autograd=not algorithm.explicit)

@@ -17,6 +17,7 @@ from offbeat.algorithms.jax.networks import Network
 from offbeat.algorithms.jax.optimise import Optimiser
 from offbeat.errors import UsageError
 from offbeat.learn.backend import RolloutResult, UpdateResult
+from offbeat.learn.jax_rollouts import Turns
 from offbeat.learn.jax_staging import Staging
 from offbeat.trace import Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
@@ -29,7 +30,8 @@ class JaxBackend:
     """`Backend` in JAX: an algorithm's module and its state on one device.
 
     All updates of a call are one compiled loop, whose length is an argument: however many are made at a time, the
-    same program makes them, so that a resumed run repeats every digit. The state is donated to it.
+    same program makes them, so that a resumed run repeats every digit. The state is donated to it. A turn with a
+    rollout is one program too. scheduled: settings that may change from turn to turn.
     """
 
     name = "jax"
@@ -45,6 +47,7 @@ class JaxBackend:
         device: str = "cpu",
         precision: str = "float32",
         acts_with: str = "actor",
+        scheduled: Sequence[str] = (),
     ) -> None:
         self.module, self.config, self.spec = module, config, spec
         self._device, self.dtype = choose_device(device), np.dtype(precision)
@@ -58,6 +61,7 @@ class JaxBackend:
         self._acting = acts_with
         self._staging: Staging | None = None
         self._loops: dict[bool, Callable[..., Any]] = {}
+        self._turns = Turns(module, spec, scheduled, self.dtype)
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
@@ -138,7 +142,12 @@ class JaxBackend:
     def learn_rollout(
         self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
     ) -> RolloutResult:
-        raise NotImplementedError
+        with self._precision():
+            self.state, made, rate, metrics = self._turns.learn(
+                self.state, config, rollout, orders, rate, count=count, updates=updates, key=_key(seed)
+            )
+        read = {name: _Values([partial(_values, value, None)]) for name, value in metrics.items()}
+        return RolloutResult(made, rate, read)
 
     def weights(self) -> dict[str, Array]:
         """Floating-point numbers as float32."""
@@ -195,7 +204,7 @@ class _Values(Sequence[Any]):
         return self._read()[index]
 
 
-def _values(value: Any, count: int) -> Array:
+def _values(value: Any, count: int | None) -> Array:
     """The first `count` values; of a pair with whether there was one, those that were."""
     if isinstance(value, tuple):
         values, there = (np.asarray(each)[:count] for each in value)
