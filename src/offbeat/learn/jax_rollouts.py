@@ -48,7 +48,7 @@ class Turns:
         given = self._dtype.type(rate)
         state, made, found, metrics = self._program(state, now, steps, order, given, min(count, order.size), updates)
         # The rate itself, not its nearest number in the learner's precision, where it did not change.
-        return state, int(made), rate if found == given else float(found), metrics
+        return state, int(made), rate if float(found) == float(given) else float(found), metrics
 
     def _compiled(self, config: Any) -> Callable[..., Any]:
         def turn(state: Any, now: dict[str, Any], *given: Any) -> Any:

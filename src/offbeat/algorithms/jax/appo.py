@@ -228,11 +228,11 @@ def learn_minibatch(
     step, and whether `target_kl` stops the turn, in which case no step is made. A target network then moves at once:
     it moves by the number of updates otherwise, so every later turn would end before its first update.
     """
-    gradient, of_actor = actor_gradient(state, config, spec, batch, key)
+    gradient, of_actor = actor_gradient(state, config, spec, batch, jax.random.fold_in(key, 0))
     kl, no = of_actor[-1], jnp.zeros((), bool)
 
     def step(state: APPOState) -> tuple[APPOState, Array, Array, Array]:
-        of_critic_gradient, of_critic = critic_gradient(state, config, batch, key)
+        of_critic_gradient, of_critic = critic_gradient(state, config, batch, jax.random.fold_in(key, 1))
         new_rate = jnp.where(moved, adapted_rate(config, rate, kl), rate)
         parts = [
             (state.actor.flat, gradient, state.actor_optimiser),
@@ -253,9 +253,12 @@ def learn_minibatch(
 
 
 def actor_gradient(
-    state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch, key: Array
+    state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch, key: Array | None = None
 ) -> tuple[Array, list[Array]]:
-    """The actor's gradient, and the values of `OF_ACTOR`, of which the last is the divergence from the reference."""
+    """The actor's gradient, and the values of `OF_ACTOR`, of which the last is the divergence from the reference.
+
+    key: turns dropout on.
+    """
     policy, advantage, returns = head(config, spec), batch.advantage, config.returns
     if returns.normalise_advantages and returns.normalise_over == "minibatch":
         bar = config.correction.advantage_rho_bar if isinstance(config, APPO) else 1.0
@@ -277,11 +280,13 @@ def actor_gradient(
             kl = divergence(log_prob, batch.reference, batch.share)
         return value - config.objective.entropy_coefficient * mean_entropy, [value, mean_entropy, clipped, kl]
 
-    _, found, gradient = differentiate(loss, state.actor, jax.random.fold_in(key, 0))
+    _, found, gradient = differentiate(loss, state.actor, key)
     return gradient, found
 
 
-def critic_gradient(state: APPOState, config: PPO, batch: Minibatch, key: Array) -> tuple[Array, list[Array]]:
+def critic_gradient(
+    state: APPOState, config: PPO, batch: Minibatch, key: Array | None = None
+) -> tuple[Array, list[Array]]:
     """The critic's gradient, and the values of `OF_CRITIC`."""
 
     def loss(critic: Network) -> tuple[Array, list[Array]]:
@@ -289,7 +294,7 @@ def critic_gradient(state: APPOState, config: PPO, batch: Minibatch, key: Array)
         found = value_loss(value, batch.target, batch.value, config.objective.value_clip, batch.share)
         return config.objective.value_coefficient * found, [found, mean(value, batch.share)]
 
-    _, found, gradient = differentiate(loss, state.critic, jax.random.fold_in(key, 1))
+    _, found, gradient = differentiate(loss, state.critic, key)
     return gradient, found
 
 
