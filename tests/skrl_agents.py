@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 from offbeat.compat import skrl as ours
@@ -136,3 +137,11 @@ class Still(gym.Env):
 
     def _observation(self) -> np.ndarray:
         return np.full(3, self._now, np.float32)
+
+
+def still(count: int | None = None, mode: Any = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
+    """A wrapped `Still`, or a wrapped vector of some."""
+    if count is None:
+        return ours.wrap_env(Still(**options), verbose=False)
+    make = lambda: Still(**options)  # noqa: E731
+    return ours.wrap_env(SyncVectorEnv([make] * count, autoreset_mode=mode), verbose=False)

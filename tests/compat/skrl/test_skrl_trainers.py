@@ -1,4 +1,4 @@
-"""Trainers and wrappers: steps, resets, scopes, and every setting."""
+"""Trainers: steps, resets, scopes, and every setting."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -15,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import skrl_agents as small
 from offbeat.compat import skrl
 from offbeat.compat.skrl.trainers.torch import ParallelTrainerCfg, Trainer, TrainerCfg
-from offbeat.errors import OffbeatError, SpaceError, UsageError
+from offbeat.errors import OffbeatError, UsageError
+from skrl_agents import still
 
 QUIET = {"headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
 
@@ -25,7 +24,7 @@ class Calls(skrl.Agent):
 
     def __init__(self, number: float = 1.0) -> None:
         super().__init__(cfg=skrl.AgentCfg(), models={}, device="cpu")
-        self.number, self.calls, self.rows = number, [], []  # type: ignore[var-annotated]
+        self.number, self.calls, self.rows, self.totals = number, [], [], []  # type: ignore[var-annotated]
         self.memory = None
 
     def init(self, *, trainer_cfg: Any = None) -> None:
@@ -34,6 +33,7 @@ class Calls(skrl.Agent):
 
     def act(self, observations: Any, states: Any, *, timestep: int, timesteps: int) -> Any:
         self.calls.append(("act", timestep))
+        self.totals.append(timesteps)
         drawn = torch.full((len(observations), 2), self.number)
         return drawn, {"mean_actions": drawn * 0.5}
 
@@ -48,13 +48,6 @@ class Calls(skrl.Agent):
         self.calls.append(("post", timestep))
 
     def update(self, *, timestep: int, timesteps: int) -> None: ...
-
-
-def still(count: int | None = None, mode: Any = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
-    if count is None:
-        return skrl.wrap_env(small.Still(**options), verbose=False)
-    make = lambda: small.Still(**options)  # noqa: E731
-    return skrl.wrap_env(SyncVectorEnv([make] * count, autoreset_mode=mode), verbose=False)
 
 
 def trained(env: Any, agents: Any, kind: Any = skrl.SequentialTrainer, scopes: Any = None, **cfg: Any) -> Any:
@@ -221,6 +214,19 @@ def test_scopes_share_out_the_environments() -> None:
     assert "scope: 2 environments (0:2)" in str(equal)
 
 
+@pytest.mark.parametrize("kind", [skrl.ParallelTrainer, skrl.StepTrainer])
+def test_every_trainer_has_scopes_and_settings(kind: Any) -> None:
+    settings = {"timesteps": 1, "headless": True, "close_environment_at_exit": False}
+    for cfg in (settings, getattr(skrl, f"{kind.__name__}Cfg")(**settings)):
+        trainer = kind(env=still(4), agents=[Calls(1.0), Calls(2.0)], scopes=[1, 3], cfg=cfg)
+        assert trainer.scopes == [(0, 1), (1, 4)]
+        assert (trainer.cfg.timesteps, trainer.cfg.headless) == (1, True)
+    trainer = skrl.StepTrainer(env=still(4), agents=[Calls(1.0), Calls(2.0)], scopes=[1, 3], cfg=settings)
+    trainer.train()
+    taken = [member.unwrapped.taken[0][0] for member in trainer.env.unwrapped.envs]
+    assert taken == [1.0, 2.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("agents", "scopes", "message"),
     [
@@ -284,9 +290,11 @@ def test_step_trainer_makes_one_step_per_call() -> None:
     assert "episode" in infos
     trainer.train(timestep=50, timesteps=60)
     trainer.eval()
-    assert [call for call in agent.calls if call[0] == "act"] == [("act", 1), ("act", 50), ("act", 2)]
+    trainer.eval(timestep=70, timesteps=80)
+    acts = [call[1] for call in agent.calls if call[0] == "act"]
+    assert list(zip(acts, agent.totals, strict=True)) == [(1, 9), (50, 60), (2, 9), (70, 80)]
     assert agent.training is False
-    assert int(trainer.observations[0, 0]) == 1  # after the reset
+    assert int(trainer.observations[0, 0]) == 0  # after the reset
     assert trainer.states is None
     trainer.reset()
     trainer.train()
@@ -299,98 +307,3 @@ def test_a_trainer_of_the_user() -> None:
             return f"{self.num_simultaneous_agents} agent, {self.cfg.timesteps}"
 
     assert Own(cfg=TrainerCfg(timesteps=4, **QUIET), env=still(), agents=Calls()).train() == "1 agent, 4"
-
-
-# Wrappers.
-
-
-def test_wrapped_spaces_and_attributes() -> None:
-    env = still(3)
-    assert (env.num_envs, env.num_agents, env.device) == (3, 1, torch.device("cpu"))
-    assert env.observation_space == small.OBSERVATIONS
-    assert env.action_space == small.ACTIONS
-    assert env.state() is None
-    assert env.reset()[0].shape == (3, 3)
-    assert skrl.wrap_env(env) is env
-    assert still().spec is None  # an attribute of the environment
-    with pytest.raises(AttributeError, match="'missing'"):
-        _ = env.missing
-
-
-def test_dict_observations_are_flat_in_the_order_of_their_keys() -> None:
-    class Two(small.Still):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = gym.spaces.Dict(
-                {"b": gym.spaces.Box(-9, 9, (1,)), "a": gym.spaces.Box(0, 255, (2, 2), np.uint8)}
-            )
-
-        def _observation(self) -> Any:
-            return {"b": np.full(1, -self._now, np.float32), "a": np.full((2, 2), self._now + 1, np.uint8)}
-
-    env = skrl.wrap_env(Two(), verbose=False)
-    assert env.reset()[0].tolist() == [[1.0, 1.0, 1.0, 1.0, 0.0]]
-    assert env.step(torch.zeros(1, 2))[0].tolist() == [[2.0, 2.0, 2.0, 2.0, -1.0]]
-
-
-def test_episodes_follow_from_the_seed() -> None:
-    def first_angles() -> list[Any]:
-        skrl.set_seed(7)
-        env = skrl.wrap_env(gym.make("Pendulum-v1"), verbose=False)
-        return [env.reset()[0].tolist() for _ in range(2)]
-
-    one = first_angles()
-    assert one == first_angles()
-    assert one[0] != one[1]
-
-
-def test_a_reset_in_the_middle_begins_another_episode() -> None:
-    env = still()
-    env.reset()
-    env.step(torch.zeros(1, 2))
-    assert env.reset()[0].tolist() == [[0.0, 0.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("env", "options", "error", "message"),
-    [
-        ("Pendulum-v1", {"wrapper": "isaaclab"}, UsageError, "wrapper='isaaclab' is not there yet"),
-        ("Pendulum-v1", {"wrapper": "gymnasiun"}, UsageError, "wrapper='gymnasiun' is unknown"),
-        ("CartPole-v1", {}, SpaceError, "the action space is Discrete"),
-        (None, {}, UsageError, "str is no Gymnasium environment"),
-    ],
-)
-def test_environments_that_are_refused(env: Any, options: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        skrl.wrap_env("Pendulum-v1" if env is None else gym.make(env), **options)
-
-
-@pytest.mark.parametrize("count", [None, 2])
-def test_an_action_that_is_not_finite_is_refused_with_the_names_of_skrls_settings(count: int | None) -> None:
-    env = still(count)
-    env.reset()
-    actions = torch.zeros(count or 1, 2)
-    actions[-1] = float("nan")
-    message = f"environment {(count or 1) - 1} is .* must be finite; .* lower learning_rate, or set grad_norm_clip"
-    with pytest.raises(OffbeatError, match=message):
-        env.step(actions)
-
-
-def test_set_seed_seeds_everything_and_draws_one_if_none_is_given() -> None:
-    import random
-
-    drawn = []
-    for _ in range(2):
-        assert skrl.set_seed(5) == 5
-        drawn.append((random.random(), np.random.random(), float(torch.rand(()))))  # noqa: NPY002
-    assert drawn[0] == drawn[1]
-    assert skrl.config.torch.key == 5
-    assert skrl.set_seed() != skrl.set_seed()
-    try:
-        skrl.set_seed(1, deterministic=True)
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        skrl.set_seed(1)
-    assert not torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(UsageError, match="out of range"):
-        skrl.set_seed(-1)

@@ -30,6 +30,9 @@ class Arrays(Protocol):
     def put(self, array: Any, device: Any) -> Any:
         """A NumPy array as one of the framework, on the device."""
 
+    def move(self, array: Any, device: Any) -> Any:
+        """An array of the framework, on the device."""
+
     def get(self, array: Any) -> Array:
         """The framework's array, or anything that is like one, as NumPy's."""
 

@@ -36,6 +36,9 @@ class JaxArrays:
         """A copy: JAX may use memory of NumPy as it is, and environments and rings write to theirs again."""
         return jax.device_put(np.array(array), device)
 
+    def move(self, array: jax.Array, device: Any) -> jax.Array:
+        return jax.device_put(array, device)
+
     def get(self, array: Any) -> Array:
         return np.asarray(array)
 

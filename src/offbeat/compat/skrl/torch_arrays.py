@@ -33,6 +33,9 @@ class TorchArrays:
     def put(self, array: Any, device: Any) -> Tensor:
         return torch.from_numpy(np.asarray(array)).to(device)
 
+    def move(self, array: Tensor, device: Any) -> Tensor:
+        return array.to(device)
+
     def get(self, array: Any) -> Array:
         if not isinstance(array, Tensor):
             return np.asarray(array)

@@ -58,7 +58,10 @@ class SpaceFunctions:
         return limits[0], limits[1]
 
     def tensorize_space(self, space: gymnasium.Space | None, x: Any, *, device: Any = None) -> Any:
-        """Values of a space as tensors (batch, *shape), in the same structure; None for None."""
+        """Values of a space as tensors (batch, *shape), in the same structure; None for None.
+
+        device: None leaves tensors where they are, and makes new ones on the default device.
+        """
         if space is None or x is None:
             return None
         if isinstance(space, spaces.Dict):
@@ -70,6 +73,8 @@ class SpaceFunctions:
         if not isinstance(x, self._arrays.kind):
             dtype = np.float32 if isinstance(space, spaces.Box) else np.int32
             x = self._arrays.put(np.asarray(x, dtype), self._arrays.device(device))
+        elif device is not None:
+            x = self._arrays.move(x, self._arrays.device(device))
         return x.reshape(-1, *(shape or ()))
 
     def untensorize_space(self, space: gymnasium.Space | None, x: Any, *, squeeze_batch_dimension: bool = True) -> Any:
