@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 import unilab_rollouts as rollouts
-from unilab_learner import Recorder, small, trained
+from unilab_learner import Ending, Recorder, small, trained
 
 from offbeat.compat.unilab import SACLearner, TD3Learner
+from offbeat.compat.unilab.algos.torch.offpolicy.plan import Plan
 from offbeat.compat.unilab.algos.torch.offpolicy.state import pack_state, unpack_state
+from offbeat.compat.unilab.registry import register_env
 from offbeat.errors import CheckpointError, UsageError
 
 
@@ -114,6 +116,55 @@ def test_a_learner_of_another_kind_or_size_is_refused_in_one_sentence(tmp_path: 
         trained(tmp_path, 4, learner=wide, **narrow)
     for name, tensor in wide.get_state_dict()["learner"].items():
         assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_envs": 2}, "num_envs=2 cannot change .*; use 4, or another log_dir than"),
+        ({"sync_collection": False}, "sync_collection=False cannot change .*; use True"),
+        ({"env_steps_per_sync": 2}, "env_steps_per_sync=2 cannot change .*; use 1"),
+        ({"updates_per_step": 4}, "updates_per_step=4 cannot change .*; use 2"),
+        ({"actor_hidden_dim": 8}, "actor_hidden_dim=8 cannot change .*; use 512"),
+        ({"obs_normalization": True}, "obs_normalization=True cannot change .*; use False"),
+        ({"seed": 1}, "seed=1 cannot change .*; use 0"),
+        ({"batch_size": 32}, "batch_size=32 and learning_starts=0 begin learning at 32 transitions, but"),
+        ({"learning_starts": 20}, "batch_size=8 and learning_starts=20 begin learning at 80"),
+        ({"env_name": "Ending-v3"}, "env_name='Ending-v3' cannot change .*; use 'Pendulum-v1'"),
+    ],
+)
+def test_a_run_is_resumed_with_its_own_parameters_and_others_are_refused_by_unilabs_names(
+    changes: dict[str, Any], words: str, two_iterations: Path
+) -> None:
+    register_env("Ending-v3", Ending)
+    with pytest.raises(UsageError, match=words):
+        trained(two_iterations, 4, **changes)
+
+
+@pytest.fixture(scope="module")
+def two_iterations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("begun")
+    trained(path, 2)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replay_buffer_n": 32, "policy_frequency": 1},
+        {"replay_buffer_n": 128, "env_cfg_override": {"g": 9.0}},
+        {"sim_backend": "sync", "seed": None, "batch_size": 7},  # which also begins learning after two vector steps
+    ],
+)
+def test_other_parameters_may_change(changes: dict[str, Any], tmp_path: Path) -> None:
+    trained(tmp_path, 2)
+    assert len(trained(tmp_path, 4, **changes).batches) == 4  # two iterations of two updates
+
+
+def test_steps_per_sync_change_nothing_where_nothing_is_synchronised() -> None:
+    once, twice = (Plan(4, steps, 2, 8, synchronous=False, replay_steps=64).settings(3) for steps in (1, 2))
+    assert once == twice
+    assert once != Plan(4, 1, 3, 8, synchronous=False, replay_steps=64).settings(3)
 
 
 def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:

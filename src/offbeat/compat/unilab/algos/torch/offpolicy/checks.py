@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -40,6 +41,52 @@ def check_threshold(threshold: int, capacity: int, replay_buffer_n: int, num_env
             f"replay holds {capacity} transitions (num_envs={num_envs} times replay_buffer_n={replay_buffer_n}), but "
             f"learning starts at {threshold} (the larger of batch_size and learning_starts * num_envs), so it would "
             f"never start; use replay_buffer_n >= {-(-threshold // num_envs)}, or a smaller batch_size"
+        )
+
+
+KEPT = {
+    "env_name": "a run keeps its environment; env_cfg_override and sim_backend may change",
+    "num_envs": "replay, interrupted episodes and random streams belong to these environments",
+    "sync_collection": "the number of updates would no longer fit the number of steps",
+    "env_steps_per_sync": "the number of updates would no longer fit the number of steps",
+    "updates_per_step": "the number of updates would no longer fit the number of steps",
+    "actor_hidden_dim": "the checkpoint holds weights for these networks",
+    "obs_normalization": "the networks were trained with these statistics, or without them",
+    "seed": "every random stream is part of the checkpoint",
+}
+"""A runner's parameters that a resumed run keeps, each with the reason."""
+
+
+def check_kept(runner: Any, recorded: Mapping[str, Any], warmup_steps: int, log_dir: Any) -> None:
+    """Refuses parameters that a run cannot be resumed with. recorded: our settings, of which its checkpoint was made.
+
+    warmup_steps: our setting that follows from the runner's batch_size and learning_starts.
+    """
+    free = recorded["pace"] == "free"
+    kept = {
+        "env_name": recorded["env"].strip("<>").rpartition(":")[2],
+        "num_envs": recorded["num_envs"],
+        "sync_collection": not free,
+        "env_steps_per_sync": runner.env_steps_per_sync if free else recorded["update_every"],
+        "updates_per_step": recorded["updates_per_iteration"],
+        "actor_hidden_dim": recorded["hidden"][0],
+        "obs_normalization": recorded["normalise_observations"],
+        "seed": recorded["seed"],
+    }
+    given = {name: getattr(runner, name) for name in kept} | {"env_name": runner.env_name.rpartition(":")[2]}
+    if runner.seed is None:  # the one that was drawn when the run was begun
+        given["seed"] = recorded["seed"]
+    for name, value in kept.items():
+        if given[name] != value:
+            raise UsageError(
+                f"{name}={given[name]!r} cannot change when a run is resumed: {KEPT[name]}; use {value!r}, or another "
+                f"log_dir than {log_dir}"
+            )
+    if warmup_steps != recorded["warmup_steps"]:
+        raise UsageError(
+            f"batch_size={runner.batch_size} and learning_starts={runner.learning_starts} begin learning at "
+            f"{runner.train_start_threshold} transitions, but the run in {log_dir} did not: the number of updates "
+            "would no longer fit the number of steps; use those that it was begun with, or another log_dir"
         )
 
 

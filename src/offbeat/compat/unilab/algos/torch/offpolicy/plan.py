@@ -32,8 +32,8 @@ class Plan:
 
     @property
     def group(self) -> int:
-        """Environment steps of an iteration."""
-        return self.num_envs * self.vector_steps
+        """Environment steps of an iteration; free-running, vector_steps has no effect."""
+        return self.num_envs * (self.vector_steps if self.synchronous else 1)
 
     def settings(self, iterations: int) -> dict[str, Any]:
         """Pace and length of a run of so many iterations in all."""

@@ -19,6 +19,7 @@ from offbeat.compat.unilab.algos.torch.offpolicy.backend import check_learner
 from offbeat.compat.unilab.algos.torch.offpolicy.checks import (
     acting_actor,
     check_algorithm,
+    check_kept,
     check_normaliser,
     check_numbers,
     check_threshold,
@@ -218,13 +219,17 @@ class OffPolicyRunner(AsyncRunner):
         return train_config(config, env=self._env, callbacks=[following])
 
     def _finished(self, path: Path, settings: dict[str, Any]) -> tuple[str, ...]:
-        """The settings of length, where the run has made all its iterations already, so that they change nothing."""
+        """The settings of length, where the run has made all its iterations already, so that they change nothing.
+
+        A runner that the run cannot be resumed with is refused.
+        """
         snapshot = Checkpoints(path).load("latest")
         if (trained := snapshot.notes["algorithm"]) != name_of(self.algo_type):
             raise UsageError(
                 f"algo_type={self.algo_type!r}, but the run in {path.parent} was trained with "
                 f"{trained.removeprefix(name_of(''))!r}; use another log_dir, or a learner of that kind"
             )
+        check_kept(self, snapshot.notes["config"], settings["warmup_steps"], path.parent)
         done, total = int(snapshot.values["progress"]["updates"]), int(settings["total_updates"])
         if total < done:
             raise UsageError(
