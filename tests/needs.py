@@ -20,4 +20,5 @@ NEEDS: dict[str, dict[str, Any]] = {
     "replay_kwargs": {"replay": "offbeat.references:resolve"},
     "exploration_make": {"exploration_make": "offbeat.references:name_of"},
     "trace_cpu": {"trace": True},
+    "devices": {"backend": "jax"},
 }

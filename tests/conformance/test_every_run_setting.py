@@ -107,6 +107,7 @@ CHANGED: dict[str, Change] = {
     "logger": Change(("tensorboard",), "files"),
     "backend": Change("jax", "device"),
     "device": Change("cuda", "device"),
+    "devices": Change(2, "device", {"backend": "jax"}),
     "threads": Change(2, "threads"),
     "precision": Change("float64", "learned"),
     "trace": Change(True, "files"),

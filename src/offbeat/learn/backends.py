@@ -30,7 +30,8 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
     if compute.backend == "jax":
         from offbeat.learn.jax import JaxBackend
 
-        return JaxBackend(module, config.learner, spec, rng=rng, **own, scheduled=tuple(algorithm.scheduled))
+        several = {"devices": compute.devices, "scheduled": tuple(algorithm.scheduled)}
+        return JaxBackend(module, config.learner, spec, rng=rng, **own, **several)
     from offbeat.learn.torch import TorchBackend
 
     return TorchBackend(module, config.learner, spec, rng=rng, **own, autograd=not algorithm.explicit)
@@ -54,6 +55,13 @@ def _check_jax(config: Any) -> None:
             raise UsageError(
                 f"{name}={value} is for backend=torch: JAX compiles every update as a whole; leave {name} out"
             )
+    devices, replay = config.run.compute.devices, getattr(config.learner, "replay", None)
+    if replay is not None and replay.batch_size % devices:
+        nearest = max(1, round(replay.batch_size / devices)) * devices
+        raise UsageError(
+            f"batch_size={replay.batch_size} cannot be divided among devices={devices} equally; use batch_size="
+            f"{nearest}, or other devices"
+        )
 
 
 @contextmanager

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from offbeat.algorithms.jax.batch import Batch
+from offbeat.algorithms.jax.division import whole
 from offbeat.algorithms.jax.networks import Network
 from offbeat.algorithms.jax.optimise import Optimiser
 from offbeat.errors import UsageError
 from offbeat.learn.backend import RolloutResult, UpdateResult
+from offbeat.learn.jax_devices import Devices
 from offbeat.learn.jax_rollouts import Turns
 from offbeat.learn.jax_staging import Staging
 from offbeat.trace import Trace
@@ -27,7 +29,7 @@ ROWS_PER_CALL = 4_096
 
 
 class JaxBackend:
-    """`Backend` in JAX: an algorithm's module and its state on one device.
+    """`Backend` in JAX: an algorithm's module and its state. devices: how many, among which batches are divided.
 
     All updates of a call are one compiled loop, whose length is an argument: however many are made at a time, the
     same program makes them, so that a resumed run repeats every digit. The state is donated to it. A turn with a
@@ -45,17 +47,18 @@ class JaxBackend:
         *,
         rng: np.random.Generator,
         device: str = "cpu",
+        devices: int = 1,
         precision: str = "float32",
         acts_with: str = "actor",
         scheduled: Sequence[str] = (),
     ) -> None:
         self.module, self.config, self.spec = module, config, spec
-        self._device, self.dtype = choose_device(device), np.dtype(precision)
-        self.device = str(self._device)
+        self._devices, self.dtype = Devices(device, devices), np.dtype(precision)
+        self.device = self._devices.name
         with self._precision():
-            made = module.init(config, spec, rng, self._device, self.dtype)
+            made = module.init(config, spec, rng, self._devices.first, self.dtype)
             # A copy of each: the target's arrays may be those of another network, and each is donated.
-            self.state = jax.tree.map(lambda each: jax.device_put(np.array(each), self._device), made)
+            self.state = jax.tree.map(lambda each: self._devices.put(np.array(each)), made)
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         self.networks = tuple(name for name, part in _parts(self.state) if isinstance(part, Network))
         self._acting = acts_with
@@ -65,8 +68,8 @@ class JaxBackend:
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
-        """64-bit numbers are off in JAX unless they are asked for."""
-        with jax.enable_x64(self.dtype == np.float64):
+        """64-bit numbers are off in JAX unless they are asked for; minibatches are divided among the devices."""
+        with jax.enable_x64(self.dtype == np.float64), self._devices.in_use():
             yield
 
     def update(
@@ -102,10 +105,11 @@ class JaxBackend:
     ) -> tuple[dict[str, Callable[[], Array]], Callable[[], Array]]:
         """Up to `most` updates. Returns functions that wait for the values of each metric, and for the TD errors."""
         if self._staging is None or not self._staging.fits(given, most):
-            self._staging = Staging(given, most, self.dtype, self._device)
+            self._staging = Staging(given, most, self.dtype, self._devices.first)
         if td_errors not in self._loops:
             self._loops[td_errors] = jax.jit(partial(self._loop, td_errors=td_errors), donate_argnums=0)
-        arrays = self._staging.put(given)
+        rows = [name for name in given if name not in (_NOISE, _KEYS) and not name.startswith(_RATE)]
+        arrays = self._devices.divide(self._staging.put(given), rows)
         self.state, metrics, errors = self._loops[td_errors](self.state, arrays, count, updates)
         self._staging.used_by(errors)
         waits: dict[str, Callable[[], Array]] = {
@@ -127,7 +131,7 @@ class JaxBackend:
                 state, self.config, self.spec, _batch(row), noise, rates, updates + index
             )
             error = jnp.abs(error) if error.ndim == 1 else jnp.abs(error).mean(0)
-            return state, metrics, error if td_errors else error[:1]
+            return whole(state), metrics, error if td_errors else error[:1]
 
         def body(index: Any, carry: Any) -> Any:
             state, *collected = carry
@@ -169,7 +173,7 @@ class JaxBackend:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         with self._precision():
-            self.state = _restored(self.state, arrays, partial(jax.device_put, device=self._device))
+            self.state = _restored(self.state, arrays, self._devices.put)
 
     def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
         raise UsageError(
@@ -226,17 +230,6 @@ def _batch(row: dict[str, Any]) -> Batch:
     weight = row.pop(_WEIGHT, None)
     found = {name: row.pop(name) for name in own}
     return Batch(**{**empty, **found}, weight=weight, extras=row, key=key)
-
-
-def choose_device(name: str) -> Any:
-    """`auto` is JAX's first device."""
-    kind, _, number = name.partition(":")
-    try:
-        found = jax.devices() if kind == "auto" else jax.devices(kind)
-        return found[int(number or 0)]
-    except (RuntimeError, IndexError, ValueError) as error:
-        there = ", ".join(sorted({each.platform for each in jax.devices()}))
-        raise UsageError(f"device={name!r}, but JAX sees only {there} here; use one of these, or auto") from error
 
 
 def _parts(state: Any) -> list[tuple[str, Any]]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from offbeat import flat
+from offbeat.algorithms.jax.division import whole
 from offbeat.algorithms.jax.rollout import RolloutArrays
 from offbeat.types import Array, EnvSpec, RolloutBatch
 
@@ -55,7 +56,8 @@ class Turns:
             steps, orders, rate, count, updates = given
             steps = dataclasses.replace(steps, key=jax.random.wrap_key_data(steps.key, impl="threefry2x32"))
             current = flat.overlay(config, now)
-            return self._module.learn_rollout(state, current, self._spec, steps, orders, rate, count, updates)
+            found = self._module.learn_rollout(state, current, self._spec, steps, orders, rate, count, updates)
+            return whole(found[0]), *found[1:]
 
         return jax.jit(turn, donate_argnums=0)
 

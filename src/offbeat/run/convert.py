@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.algorithms.registry import Algorithm, find_recorded, key_of
@@ -88,12 +88,12 @@ def _check(path: Path, snapshot: Snapshot, recorded: Mapping[str, Any]) -> None:
     record = find_recorded(snapshot.notes["algorithm"])
     try:
         record.module(backend, spec)
-        config = _readable(recorded)
-        _refuse_own_networks(config, recorded)
+        _refuse_own_networks(record, recorded)
     except UsageError as error:
         raise UsageError(f"{path} cannot be converted to {backend}: {error}") from error
-    threads = config.run.compute.threads
     try:
+        config = _readable(recorded)
+        threads = config.run.compute.threads
         with learner_threads(threads, backend) if threads else contextlib.nullcontext():  # an Agent leaves them alone
             found = _through_backend(config, spec, saved)
     except UsageError as error:
@@ -131,12 +131,11 @@ def _unknown(*arguments: Any, **options: Any) -> float:
     return 1.0
 
 
-def _refuse_own_networks(config: Config, recorded: Mapping[str, Any]) -> None:
-    own = getattr(config.learner, "own_networks", None)
-    for each in dataclasses.fields(own) if own is not None else ():
-        if (value := recorded[each.name]) is not None:
+def _refuse_own_networks(record: Algorithm, recorded: Mapping[str, Any]) -> None:
+    for leaf in flat.leaves(record.config):
+        if "own_networks" in leaf.path and (value := recorded[leaf.name]) is not None:
             raise UsageError(
-                f"{each.name}={lost(value) or value} is a network of your own, which is code for one backend. Write it "
+                f"{leaf.name}={lost(value) or value} is a network of your own, which is code for one backend. Write it "
                 "for the other one and train a new run"
             )
 

@@ -72,6 +72,9 @@ IDLE = (
         "no schedule is a callable of your own",
         "set one to module:callable",
     ),
+    Idle(
+        ("devices",), lambda values: values.get("backend") == "torch", "torch learns on one device", "use backend jax"
+    ),
 )
 """Beside the settings that name the one that they need in `setting(..., needs=...)`."""
 

@@ -202,6 +202,12 @@ class Compute:
         "What the learner computes with: torch, or jax (`pip install offbeat[jax]`).",
     )
     device: str = setting("cpu", "Device of the learner: cpu, cuda, cuda:1, or auto.")
+    devices: int = setting(
+        1,
+        "Devices of the learner from `device` on, among which the rows of each batch are divided. For jax.",
+        at_least=1,
+        at_most=4096,
+    )
     threads: int = setting(
         0,
         "Threads of the learner; 0 chooses by the size of an update, among the cores that collectors leave free.",

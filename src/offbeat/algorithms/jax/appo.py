@@ -25,6 +25,7 @@ from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
 from offbeat.algorithms.descriptions import describe_policy_of_rollouts, refuse_box_settings, refuse_images
 from offbeat.algorithms.jax.batch import Metrics, every, mask_forbidden
 from offbeat.algorithms.jax.distributions import GaussianHead, Head, MultiCategorical
+from offbeat.algorithms.jax.division import divided, divisible
 from offbeat.algorithms.jax.losses import divergence, mean, policy_loss, standardise, value_loss
 from offbeat.algorithms.jax.networks import MLP, Network, Values, WithLogStd, differentiate, make_network
 from offbeat.algorithms.jax.optimise import Optimiser, apply_jointly, make_optimiser
@@ -102,7 +103,7 @@ def prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutArrays) 
     """The rows of a turn: values by the critic as it is, log-probabilities by the reference, targets and advantages."""
     count, shape = steps.reward.size, steps.reward.shape
     obs, privileged, action, mask = (
-        each.reshape(count, -1) for each in (steps.obs, steps.state, steps.action, steps.mask)
+        divided(each.reshape(count, -1)) for each in (steps.obs, steps.state, steps.action, steps.mask)
     )
     value = state.critic(obs, privileged).reshape(shape)
     reference, bounds, distributions = steps.log_prob, {}, obs[:, :0]
@@ -172,9 +173,10 @@ def learn_rollout(
     if config.returns.normalise_advantages and config.returns.normalise_over == "rollout":
         rows = rows.normalise_advantages()
     epochs, total = orders.shape
-    most = -(-total // config.rollouts.minibatches)  # rows of the largest minibatch
+    most = divisible(-(-total // config.rollouts.minibatches))  # rows of the largest minibatch
     parts = jnp.minimum(config.rollouts.minibatches, rows.rows)
-    order = jnp.concatenate((orders.reshape(-1), orders[0, :most]))  # so that the last minibatch can be read whole
+    more = jnp.full(most, orders[0, 0])  # so that the last minibatch can be read whole
+    order = jnp.concatenate((orders.reshape(-1), more))
     limit = jnp.minimum(count, epochs * parts)
 
     def going(carry: Any) -> Array:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from offbeat.algorithms.jax.division import divided
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class RolloutRows:
 
     def minibatch(self, order: Array, first: Array, size: Array, most: int) -> Minibatch:
         """The rows that order[first : first + size] names, in arrays of `most` rows."""
-        chosen = self.packed[jax.lax.dynamic_slice_in_dim(order, first, most)]
+        chosen = divided(self.packed[jax.lax.dynamic_slice_in_dim(order, first, most)])
         columns, start = [], 0
         for width in self.sizes:
             columns.append(chosen[:, start : start + width])
