@@ -62,3 +62,11 @@ def test_own_callback_reports_and_stops_the_run(tmp_path: Path) -> None:
     assert re.search(r"^step 200: evaluation -\d+\.\d, best training episode -\d+\.\d$", done, re.MULTILINE)
     assert "step-000000000200 is on disk" in done
     assert re.search(r"^finished: -\d+\.\d is enough$", done, re.MULTILINE)
+
+
+def test_a_run_changes_its_backend_twice(tmp_path: Path) -> None:
+    done = example("jax_backend.py", tmp_path, "--steps", "330")
+    steps = (
+        r"torch: return -\d+\.\d at step 110\njax: return -\d+\.\d at step 220\ntorch: return -\d+\.\d at step 330\n"
+    )
+    assert re.search(steps, done)
