@@ -72,6 +72,11 @@ class JaxBackend:
         with jax.enable_x64(self.dtype == np.float64), self._devices.in_use():
             yield
 
+    def use_config(self, config: Any) -> None:
+        """Learns with other settings from now on, which are compiled anew."""
+        self.config = config
+        self._loops.clear()
+
     def update(
         self,
         batches: Batches,

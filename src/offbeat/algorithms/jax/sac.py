@@ -85,7 +85,13 @@ def min_over_critics(q: Array, members: Array | None) -> Array:
 
 
 def sample(config: SAC, actor: Network, obs: Array, noise: Array) -> tuple[Array, Array]:
-    """The policy's actions (B, A) in [-1, 1] for observations and noise, and their log-probability (B,)."""
+    """The policy's actions (B, A) in [-1, 1] for observations and noise, and their log-probability (B,).
+
+    A definition with `draw` draws its actions itself, in any units, with whatever it takes for noise.
+    """
+    if hasattr(actor.definition, "draw"):
+        action, log_prob = actor.definition.draw(actor.weights, obs, noise)
+        return action, log_prob
     return squash(actor(obs), noise, (config.policy.log_std_min, config.policy.log_std_max))
 
 

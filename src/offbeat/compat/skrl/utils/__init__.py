@@ -15,7 +15,7 @@ from offbeat.errors import UsageError
 
 
 def set_seed(seed: int | None = None, deterministic: bool = False) -> int:
-    """Seeds Python, NumPy, torch, and what agents, memories and environments derive from it; returns the seed.
+    """Seeds Python, NumPy, torch, JAX, and what agents, memories and environments derive from it; returns the seed.
 
     None draws one. deterministic: torch then uses deterministic algorithms only, and raises where there is none.
     """
@@ -32,7 +32,7 @@ def set_seed(seed: int | None = None, deterministic: bool = False) -> int:
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(deterministic)
-    config.torch.key = seed
+    config.torch.key = config.jax.key = seed
     return seed
 
 

@@ -1,5 +1,6 @@
-"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+"""Agents: `Agent` to subclass, and its settings."""
 
-from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.agents.configuration import AgentCfg, ExperimentCfg
+from offbeat.compat.skrl.agents.jax.agent import Agent
 
-raise not_there_yet("agents.jax", "the PyTorch classes in offbeat.compat.skrl.agents.torch")
+__all__ = ["Agent", "AgentCfg", "ExperimentCfg"]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.torch.networks import check_no_shared_parameters
+from offbeat.compat.skrl.agents.sac.models import check_names
 from offbeat.compat.skrl.agents.sac.settings import CRITICS, MODELS, TARGETS, Sizes
 from offbeat.compat.skrl.models.torch import Model
 from offbeat.errors import UsageError
@@ -19,18 +20,7 @@ def check_models(models: Mapping[str, Any], sizes: Sizes, training: bool) -> Non
 
     training: whether the critics are needed.
     """
-    if not isinstance(models, Mapping):
-        raise UsageError(
-            f"models={models!r} must be a dictionary with the key policy, and for training {', '.join(MODELS[1:])}"
-        )
-    if models.get("policy") is None:
-        raise UsageError(f"models has {sorted(models) or 'nothing'}, but SAC needs policy: add models['policy']")
-    missing = [name for name in MODELS if models.get(name) is None]
-    if missing and (training or len(missing) < len(MODELS) - 1):
-        raise UsageError(
-            f"models has no {missing[0]!r}: training needs {', '.join(MODELS)}; for evaluation give policy and no "
-            "memory"
-        )
+    missing = check_names(models, training)
     for name in MODELS:
         if models.get(name) is not None:
             _check_methods(name, models[name])

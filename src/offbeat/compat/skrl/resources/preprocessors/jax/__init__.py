@@ -1,7 +1,5 @@
-"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+"""Preprocessors of observations and states."""
 
-from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.resources.preprocessors.jax.running_standard_scaler import RunningStandardScaler
 
-raise not_there_yet(
-    "resources.preprocessors.jax", "the PyTorch classes in offbeat.compat.skrl.resources.preprocessors.torch"
-)
+__all__ = ["RunningStandardScaler"]

@@ -1,5 +1,5 @@
-"""skrl's classes for JAX, which are not there yet: importing this package says so."""
+"""Learning-rate schedulers. Any function of optax that returns a schedule can be used as well."""
 
-from offbeat.compat.skrl.framework import not_there_yet
+from offbeat.compat.skrl.resources.schedulers.jax.kl_adaptive import KLAdaptiveLR, KLAdaptiveRL, kl_adaptive
 
-raise not_there_yet("resources.schedulers.jax", "the PyTorch classes in offbeat.compat.skrl.resources.schedulers.torch")
+__all__ = ["KLAdaptiveLR", "KLAdaptiveRL", "kl_adaptive"]

@@ -1,0 +1,5 @@
+"""Optimizers, for a user's own updates; SAC steps ours itself."""
+
+from offbeat.compat.skrl.resources.optimizers.jax.adam import Adam
+
+__all__ = ["Adam"]
