@@ -1,8 +1,9 @@
-"""The script that came from skrl: it runs here and, where skrl is installed, unchanged but for its imports there."""
+"""The scripts that came from skrl: they run here and, where skrl is installed, with its imports there."""
 
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "coming_from_skrl.py"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLE = EXAMPLES / "coming_from_skrl.py"
+JAX_EXAMPLE = EXAMPLES / "coming_from_skrl_jax.py"
 SHORT = ("--timesteps", "260", "--learning-starts", "230", "--checkpoint-interval", "130", "--episodes", "1")
 
 
@@ -36,15 +39,26 @@ def test_the_example_runs_and_leaves_skrls_files(tmp_path: Path) -> None:
     assert {"policy", "critic_1", "target_critic_2", "policy_optimizer", "log_entropy_coefficient"} <= saved.keys()
 
 
+def test_the_jax_example_runs_and_leaves_skrls_files(tmp_path: Path) -> None:
+    assert mean_return(run(JAX_EXAMPLE, tmp_path, *SHORT)) < 0
+    checkpoints = tmp_path / "runs" / "pendulum" / "checkpoints"
+    assert {"agent_130.pickle", "agent_260.pickle"} <= {path.name for path in checkpoints.iterdir()}
+    saved = pickle.loads((tmp_path / "runs" / "pendulum.pickle").read_bytes())
+    assert {"policy", "critic_1", "target_critic_2", "policy_optimizer", "log_entropy_coefficient"} <= saved.keys()
+    assert all(isinstance(each, bytes) for each in saved.values())
+
+
 @pytest.mark.skipif(importlib.util.find_spec("skrl") is None, reason="skrl is not installed")
-def test_the_same_file_runs_on_skrl_with_other_imports(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("example", "suffix"), [(EXAMPLE, ".pt"), (JAX_EXAMPLE, ".pickle")])
+def test_the_same_file_runs_on_skrl_with_other_imports(example: Path, suffix: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(EXAMPLE.read_text().replace("from offbeat.compat.skrl.", "from skrl."))
+    script.write_text(example.read_text().replace("from offbeat.compat.skrl.", "from skrl."))
     assert mean_return(run(script, tmp_path, *SHORT)) < 0
-    assert (tmp_path / "runs" / "pendulum" / "checkpoints" / "agent_260.pt").exists()
+    assert (tmp_path / "runs" / "pendulum" / "checkpoints" / f"agent_260{suffix}").exists()
 
 
 @pytest.mark.slow
-def test_the_example_learns_pendulum(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", [EXAMPLE, JAX_EXAMPLE])
+def test_the_example_learns_pendulum(example: Path, tmp_path: Path) -> None:
     """A random policy has a mean return of about -1,220, and the untrained one of about -1,400."""
-    assert mean_return(run(EXAMPLE, tmp_path, "--timesteps", "10000")) > -400
+    assert mean_return(run(example, tmp_path, "--timesteps", "10000")) > -400

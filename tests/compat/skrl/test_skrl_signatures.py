@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -119,7 +122,45 @@ REFERRED = {
     "resources.schedulers.torch:KLAdaptiveLR.step": "self, kl=None, *, epoch=None",
     "utils:set_seed": "seed=None, deterministic=False",
 }
-EVERYTHING = {**DOCUMENTED, **REFERRED}
+# The page of JAX's classes: the same methods; no mixed precision.
+JAX_DOCUMENTED = {name.replace("agents.torch", "agents.jax"): text for name, text in DOCUMENTED.items()}
+JAX_DOCUMENTED["agents.jax.sac:SAC_CFG"] = CFG.removesuffix(", mixed_precision=False")
+_SAME = ("agents", "memories", "trainers", "envs")
+JAX_REFERRED = {
+    name.replace(".torch:", ".jax:"): text
+    for name, text in REFERRED.items()
+    if name.startswith(_SAME) and "Parallel" not in name and ".reset" not in name and "share_memory" not in name
+} | {
+    "models.jax:Model": f"*, {SPACES}, parent=None, name=None",
+    "models.jax:Model.init_state_dict": "self, inputs={}, *, role='', key=None",
+    "models.jax:Model.random_act": "self, inputs, *, role='', params=None",
+    "models.jax:Model.act": "self, inputs, *, role='', params=None",
+    "models.jax:Model.init_parameters": "self, method_name='normal', *args, **kwargs",
+    "models.jax:Model.init_weights": "self, method_name='normal', *args, **kwargs",
+    "models.jax:Model.init_biases": "self, method_name='constant_', *args, **kwargs",
+    "models.jax:Model.update_parameters": "self, model, *, polyak=1.0",
+    "models.jax:Model.freeze_parameters": "self, freeze=True",
+    "models.jax:Model.enable_training_mode": "self, enabled=True",
+    "models.jax:Model.get_specification": "self",
+    "models.jax:Model.save": "self, path, *, state_dict=None",
+    "models.jax:Model.load": "self, path",
+    "models.jax:GaussianMixin": f"{CLIPS}, reduction='sum', role=''",
+    "models.jax:GaussianMixin.act": "self, inputs, *, role='', params=None",
+    "models.jax:GaussianMixin.get_entropy": "self, stddev, *, role=''",
+    "models.jax:DeterministicMixin": "*, clip_actions=False, role=''",
+    "models.jax:DeterministicMixin.act": "self, inputs, *, role='', params=None",
+    "memories.jax:Memory.reset": "self",
+    "memories.jax:Memory.share_memory": "self",
+    "trainers.jax:StepTrainer.reset": "self",
+    "resources.preprocessors.jax:RunningStandardScaler": "size, *, epsilon=1e-08, clip_threshold=5.0, device=None",
+    "resources.preprocessors.jax:RunningStandardScaler.__call__": "self, x, *, train=False, inverse=False",
+    "resources.schedulers.jax:KLAdaptiveLR": "*, kl_threshold=0.008, min_lr=1e-06, max_lr=0.01, kl_factor=2, "
+    "lr_factor=1.5",
+    "resources.schedulers.jax:kl_adaptive": "*, kl_threshold=0.008, min_lr=1e-06, max_lr=0.01, kl_factor=2, "
+    "lr_factor=1.5",
+    "resources.optimizers.jax:Adam": "*, model, lr=0.001, grad_norm_clip=0, scale=True",
+}
+EVERYTHING = {**DOCUMENTED, **REFERRED, **JAX_DOCUMENTED, **JAX_REFERRED}
 
 
 def found(package: str, name: str) -> Any:
@@ -161,16 +202,25 @@ def test_short_imports_are_the_same_objects() -> None:
     assert package.KLAdaptiveRL is package.KLAdaptiveLR
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["agents", "models", "resources.preprocessors", "resources.schedulers"],
-)
-def test_importing_jax_classes_says_what_to_use(name: str) -> None:
-    with pytest.raises(ImportError, match=rf"{name}.jax is not in offbeat.compat.skrl yet; use .*{name}.torch"):
-        importlib.import_module(f"offbeat.compat.skrl.{name}.jax")
-    if name == "agents":
-        with pytest.raises(ImportError, match=r"is not in offbeat.compat.skrl yet"):
-            importlib.import_module("offbeat.compat.skrl.agents.jax.sac")
+def test_only_jaxs_classes_import_jax_and_without_it_they_say_what_to_install() -> None:
+    script = """
+import importlib, sys
+import offbeat.compat.skrl as skrl
+skrl.set_seed(1)
+print(sys.modules.keys() & {"jax", "flax"})
+sys.modules.update({"jax": None, "flax": None, "optax": None})
+for name in ("agents.jax.sac", "models.jax", "memories.jax", "trainers.jax", "envs.wrappers.jax"):
+    try:
+        importlib.import_module(f"offbeat.compat.skrl.{name}")
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    first, *others = done.stdout.splitlines()
+    assert first == "set()"
+    assert len(others) == 5
+    for line in others:
+        assert re.fullmatch(r"offbeat.compat.skrl.\S+ needs \w+; install it with: pip install 'offbeat\[jax\]'", line)
 
 
 def test_importing_classes_that_are_missing_says_what_to_use() -> None:
@@ -180,5 +230,9 @@ def test_importing_classes_that_are_missing_says_what_to_use() -> None:
         from offbeat.compat.skrl.models.torch import CategoricalMixin  # noqa: F401
     with pytest.raises(ImportError, match=r"MultiAgentEnvWrapper is not .* yet"):
         from offbeat.compat.skrl.envs.wrappers.torch import MultiAgentEnvWrapper  # noqa: F401
+    with pytest.raises(ImportError, match=r"MultiCategoricalMixin for JAX is not .* yet; use .*GaussianMixin"):
+        from offbeat.compat.skrl.models.jax import MultiCategoricalMixin  # noqa: F401
+    with pytest.raises(ImportError, match=r"ParallelTrainer for JAX is not .* yet; use SequentialTrainer"):
+        from offbeat.compat.skrl.trainers.jax import ParallelTrainer  # noqa: F401
     with pytest.raises(AttributeError, match=r"config\.warp is not there yet"):
         _ = importlib.import_module("offbeat.compat.skrl").config.warp

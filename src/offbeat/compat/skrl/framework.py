@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -138,3 +140,17 @@ config = Config()
 def not_there_yet(name: str, instead: str) -> ImportError:
     """The error for a part of skrl's interface that is missing. instead: what to use."""
     return ImportError(f"{name} is not in offbeat.compat.skrl yet; use {instead}")
+
+
+@contextlib.contextmanager
+def needs_jax(package: str) -> Iterator[None]:
+    """Says what to install where JAX or flax is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing not in ("jax", "jaxlib", "flax", "optax"):
+            raise
+        raise ImportError(
+            f"offbeat.compat.skrl.{package} needs {missing}; install it with: pip install 'offbeat[jax]'"
+        ) from error

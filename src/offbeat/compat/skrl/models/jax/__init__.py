@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from offbeat.compat.skrl.framework import not_there_yet
-from offbeat.compat.skrl.models.jax.deterministic import DeterministicMixin
-from offbeat.compat.skrl.models.jax.gaussian import GaussianMixin
-from offbeat.compat.skrl.models.jax.model import Model, StateDict
+from offbeat.compat.skrl.framework import needs_jax, not_there_yet
+
+with needs_jax("models.jax"):
+    from offbeat.compat.skrl.models.jax.deterministic import DeterministicMixin
+    from offbeat.compat.skrl.models.jax.gaussian import GaussianMixin
+    from offbeat.compat.skrl.models.jax.model import Model, StateDict
 
 __all__ = ["DeterministicMixin", "GaussianMixin", "Model", "StateDict"]
 

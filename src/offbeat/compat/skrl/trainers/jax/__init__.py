@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from offbeat.compat.skrl.framework import not_there_yet
-from offbeat.compat.skrl.trainers.jax.trainer import SequentialTrainer, StepTrainer, Trainer
-from offbeat.compat.skrl.trainers.sequential import SequentialTrainerCfg
-from offbeat.compat.skrl.trainers.step import StepTrainerCfg
-from offbeat.compat.skrl.trainers.trainer import TrainerCfg
+from offbeat.compat.skrl.framework import needs_jax, not_there_yet
+
+with needs_jax("trainers.jax"):
+    from offbeat.compat.skrl.trainers.jax.trainer import SequentialTrainer, StepTrainer, Trainer
+    from offbeat.compat.skrl.trainers.sequential import SequentialTrainerCfg
+    from offbeat.compat.skrl.trainers.step import StepTrainerCfg
+    from offbeat.compat.skrl.trainers.trainer import TrainerCfg
 
 __all__ = ["SequentialTrainer", "SequentialTrainerCfg", "StepTrainer", "StepTrainerCfg", "Trainer", "TrainerCfg"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,16 +25,13 @@ class Part:
     def __init__(self, backend: ModelsBackend, network: str, index: int | None, variables: Variables) -> None:
         self.backend, self.network, self._index, self._variables = backend, network, index, variables
         self._layout = getattr(backend.state, network).layout
-        self._split: Callable[[Any], Any] = jax.jit(self._joined)
-
-    def _joined(self, flat: Any) -> Any:
-        weights = self._layout.split(flat)
-        return self._variables.join(weights if self._index is None else member_weights(weights, self._index))
 
     def read(self, flat: Any) -> Any:
         """The model's variables in a flat vector; copies, because the vector is used up by the next update."""
-        with self.backend._precision():
-            return self._split(flat)
+        weights = self._layout.split(np.array(flat))
+        params = self._variables.join(weights if self._index is None else member_weights(weights, self._index))
+        with jax.enable_x64(self.backend.dtype == np.float64):
+            return jax.device_put(params, flat.device)
 
     def write(self, flat: Any, params: Any) -> Any:
         """The flat vector with other variables of the model."""
@@ -43,7 +39,7 @@ class Part:
         pieces = self._layout.split(np.asarray(flat))
         pieces |= {f"{start}{name}": np.asarray(each) for name, each in self._variables.split(params).items()}
         joined = np.concatenate([pieces[name].reshape(-1) for name in self._layout.shapes])
-        with self.backend._precision():
+        with jax.enable_x64(self.backend.dtype == np.float64):
             return jax.device_put(joined.astype(flat.dtype), flat.device)
 
 
@@ -157,7 +153,7 @@ class EntropyAdam:
         state = self._backend.state
         own = state.temperature_optimiser
         given = {"mean": params["mu"]["params"], "square": params["nu"]["params"], "steps": params["count"]}
-        with self._backend._precision():
+        with jax.enable_x64(self._backend.dtype == np.float64):
             memory = {name: jnp.asarray(each, own.memory[name].dtype) for name, each in given.items()}
         changed = dataclasses.replace(own, memory=memory)
         self._backend.state = dataclasses.replace(state, temperature_optimiser=changed)

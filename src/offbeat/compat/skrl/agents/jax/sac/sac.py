@@ -147,7 +147,7 @@ class SAC(AnySAC, Agent):
     def _prepared(self, batches: Batches) -> Batches:
         """The batches with preprocessed observations and states side by side."""
         columns: dict[str, Any] = {name: np.asarray(column) for name, column in batches.columns.items()}
-        given = [columns.get(name) for name in ("obs", "state", "next_obs", "next_state")]
+        given: list[Any] = [columns.get(name) for name in ("obs", "state", "next_obs", "next_state")]
         if self.cfg.observation_preprocessor is not None or self.cfg.state_preprocessor is not None:
             given = self._preprocessed(given)
         obs, state, next_obs, next_state = given

@@ -9,8 +9,10 @@ import numpy as np
 from offbeat.compat.skrl.envs.wrappers.choice import wrapped
 from offbeat.compat.skrl.envs.wrappers.gymnasium_envs import GymnasiumVector
 from offbeat.compat.skrl.envs.wrappers.wrapper import AnyWrapper
-from offbeat.compat.skrl.framework import not_there_yet
-from offbeat.compat.skrl.jax_arrays import JAX
+from offbeat.compat.skrl.framework import needs_jax, not_there_yet
+
+with needs_jax("envs.wrappers.jax"):
+    from offbeat.compat.skrl.jax_arrays import JAX
 
 __all__ = ["Wrapper", "wrap_env"]
 

@@ -3,9 +3,12 @@
 In a flat tensor, members of Dict spaces are in the order of their sorted keys; a Discrete value is one number.
 """
 
-from offbeat.compat.skrl.jax_arrays import JAX
-from offbeat.compat.skrl.utils.spaces.functions import SpaceFunctions
-from offbeat.compat.skrl.utils.spaces.sizes import compute_space_size, leaves
+from offbeat.compat.skrl.framework import needs_jax
+
+with needs_jax("utils.spaces.jax"):
+    from offbeat.compat.skrl.jax_arrays import JAX
+    from offbeat.compat.skrl.utils.spaces.functions import SpaceFunctions
+    from offbeat.compat.skrl.utils.spaces.sizes import compute_space_size, leaves
 
 __all__ = [
     "compute_space_limits",
