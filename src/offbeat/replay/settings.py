@@ -13,10 +13,23 @@ from offbeat.types import Schema
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """Batches of sequences, not of single transitions: `burn_in` steps, then `length` steps that are learned from."""
+
+    length: int
+    burn_in: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.burn_in + self.length
+
+
+@dataclass(frozen=True)
 class ReplaySettings:
     """capacity: transitions kept, over all shards. total_steps: of the run, None without an end.
 
-    dtype: of discounts and sums of rewards.
+    batch_size: transitions, or sequences, in a batch. dtype: of discounts and sums of rewards. sequences: None draws
+    single transitions.
     """
 
     capacity: int
@@ -25,6 +38,17 @@ class ReplaySettings:
     gamma: float = 0.99
     total_steps: int | None = None
     dtype: type[np.floating] = np.float32
+    sequences: Sequences | None = None
+
+    @property
+    def batch_rows(self) -> int:
+        """Transitions in a batch that are learned from."""
+        return self.batch_size * (1 if self.sequences is None else self.sequences.length)
+
+    @property
+    def run_length(self) -> int:
+        """Consecutive rows of one environment that a sequence, or a transition, is read from."""
+        return (1 if self.sequences is None else self.sequences.steps) + self.n_step - 1
 
     def plan(self, schema: Schema, worker: int, num_envs: int, total_envs: int) -> ShardPlan:
         """The shard of a collector that steps `num_envs` of all environments; its share of the capacity.

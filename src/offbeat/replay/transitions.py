@@ -60,8 +60,8 @@ class TransitionReader:
         self._links: dict[int, Links] = {}
         self._row, self._discount = schema.row, dtype(gamma)
         names = [name for name in schema.row.names or () if name not in _OF_THE_ROW or name in carry]
-        self._first = [name for name in names if not name.startswith("next_")]
-        self._last = [name for name in names if name.startswith("next_")]
+        self.first_names = [name for name in names if not name.startswith("next_")]
+        self.last_names = [name for name in names if name.startswith("next_")]
 
     def attach(self, shard: Shard) -> None:
         """Adds a shard, at any time."""
@@ -102,14 +102,14 @@ class TransitionReader:
             first, reward, discount, last = self._part(shard, keys - (shard.worker << WORKER_SHIFT), committed)
         else:
             first, reward, discount, last = self._mixed(keys, held)
-        if self._overtaken(keys, held):
+        if self.overtaken(keys, held):
             return None
         first, last = first.reshape(shape), last.reshape(shape)
-        columns = {name: first[name] for name in self._first}
+        columns = {name: first[name] for name in self.first_names}
         columns["reward"], columns["discount"] = reward.reshape(shape), discount.reshape(shape)
-        return columns | {name: last[name] for name in self._last}
+        return columns | {name: last[name] for name in self.last_names}
 
-    def _overtaken(self, keys: Array, held: Held) -> bool:
+    def overtaken(self, keys: Array, held: Held) -> bool:
         """Whether a gathered row may be torn. First rows decide for whole chains: a successor is never older."""
         fence()
         for shard, (oldest, _) in zip(self.shards, held, strict=True):
