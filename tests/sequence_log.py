@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.memory import Memory
-from offbeat.replay.sequences import carry_field
+from offbeat.replay.sequences import SequenceReplay, carry_field
 from offbeat.replay.settings import ReplaySettings, Sequences
 from offbeat.replay.shard import Shard
 from offbeat.replay.transitions import split_keys
@@ -21,6 +21,21 @@ SPEC = vector_spec(observation=3, action=2, state=1)
 SCHEMA = Schema.transitions(SPEC, (carry_field(CARRY),))
 OBSERVATION = 3
 PACKED = OBSERVATION + 1 + CARRY
+SETTINGS = ReplaySettings(capacity=1_000, batch_size=16, gamma=0.9, sequences=Sequences(6, burn_in=2))
+
+
+def over(*shards: Shard, settings: ReplaySettings = SETTINGS) -> SequenceReplay:
+    replay = SequenceReplay(SCHEMA, settings)
+    for worker, shard in enumerate(shards):
+        shard.worker = worker
+        replay.attach(shard)
+    return replay
+
+
+def filled(capacity: int, steps: int, envs: int = 1, seed: int = 0, **model: float) -> tuple[Shard, Counting]:
+    made, shard = Counting(envs, seed, **model), Shard(SCHEMA, capacity)
+    shard.write(with_carry(made.chunk(steps)))
+    return shard, made
 
 
 def with_carry(chunk: Chunk) -> Chunk:

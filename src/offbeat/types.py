@@ -350,7 +350,8 @@ class Batches:
 
     columns[name]: (K, B, *field.shape). Transitions have obs, action, reward, discount, next_obs; state and next_state,
     mask and next_mask if the schema has them; and every other field that a policy stored. reward is the n-step sum,
-    discount gamma^k, 0 after termination. rows (K, B) int64: the replay index of the first row of each.
+    discount gamma^k, 0 after termination. rows (K, B) int64: the replay index of the first row of each. Batches of
+    sequences have their learned steps as rows, and obs and next_obs by step and sequence: see `SequenceReplay`.
     weight (K, B): importance weight of each row in the loss, or None. valid (K, B) bool: rows to use, or None for all.
     """
 

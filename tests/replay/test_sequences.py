@@ -16,28 +16,12 @@ from offbeat.errors import UsageError
 from offbeat.memory import Memory
 from offbeat.replay.environment_rows import EnvironmentRows
 from offbeat.replay.sequences import SequenceReplay
-from offbeat.replay.settings import ReplaySettings, Sequences
+from offbeat.replay.settings import Sequences
 from offbeat.replay.shard import Shard
 from offbeat.replay.transitions import WORKER_SHIFT, split_keys
 from offbeat.types import Array, Chunk, Schema
 from rows import Counting
-from sequence_log import PACKED, SCHEMA, Log, check, lossy, with_carry
-
-SETTINGS = ReplaySettings(capacity=1_000, batch_size=16, gamma=0.9, sequences=Sequences(6, burn_in=2))
-
-
-def over(*shards: Shard, settings: ReplaySettings = SETTINGS) -> SequenceReplay:
-    replay = SequenceReplay(SCHEMA, settings)
-    for worker, shard in enumerate(shards):
-        shard.worker = worker
-        replay.attach(shard)
-    return replay
-
-
-def filled(capacity: int, steps: int, envs: int = 1, seed: int = 0, **model: float) -> tuple[Shard, Counting]:
-    made, shard = Counting(envs, seed, **model), Shard(SCHEMA, capacity)
-    shard.write(with_carry(made.chunk(steps)))
-    return shard, made
+from sequence_log import PACKED, SCHEMA, SETTINGS, Log, check, filled, lossy, over, with_carry
 
 
 def possible_starts(shard: Shard, log: Log, length: int) -> list[int]:
@@ -154,8 +138,8 @@ class Overtaken(Shard):
 
     def __init__(self, when: int, rows: int) -> None:
         super().__init__(SCHEMA, 40)
-        self.model, self.reads, self.when, self.written = Counting(2), 0, when, rows
-        self.write(with_carry(self.model.chunk(20)))
+        self.model, self.reads, self.when, self.written = Counting(3, share=0.7), 0, when, rows
+        self.write(with_carry(self.model.chunk(30)))
 
     def column(self, name: str) -> Array:
         self.reads += 1

@@ -186,8 +186,27 @@ class Learner:
         return found
 
     def _inputs(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        names = [name for name in ("obs", "next_obs", "state", "next_state") if name in columns]
-        return {**columns, **{name: self._preprocessed(name, columns[name]) for name in names}}
+        inputs, size = dict(columns), self.spec.observation_size
+        packed = columns["obs"].shape[-1]
+        for name in ("obs", "next_obs", "state", "next_state"):
+            if name not in columns:
+                continue
+            if name.endswith("obs") and packed != size:
+                inputs[name] = self._in_parts(name, columns[name], (0, packed) if name == "next_obs" else (0,))
+            else:
+                inputs[name] = self._preprocessed(name, columns[name])
+        return inputs
+
+    def _in_parts(self, name: str, column: Array, starts: tuple[int, ...]) -> Array:
+        """Observations of sequences, packed with flags and states, which stay as they are (see `SequenceReplay`)."""
+        if self.observations is None:
+            return column
+        parts = [slice(start, start + self.spec.observation_size) for start in starts]
+        found = [self._preprocessed(name, column[..., part]) for part in parts]
+        column = np.array(column, found[0].dtype)
+        for part, values in zip(parts, found, strict=True):
+            column[..., part] = values
+        return column
 
     # Updates.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from offbeat.memory import fence
 from offbeat.replay.shard import Shard
 from offbeat.types import Array
 
@@ -36,12 +35,9 @@ class EnvironmentRows:
         start = max(self._seen, oldest)
         if start < stop:
             sequence = np.arange(start, stop)
-            env = shard.column("env")[sequence % shard.capacity].astype(np.int64)
-            fence()
-            if (oldest := shard.oldest) > start:  # the writer was faster: these numbers may be of other rows
-                sequence, env = sequence[oldest - start :], env[oldest - start :]
-            if len(sequence):
-                self._take_in(sequence, env, oldest)
+            # Where a writer is overwriting these rows, the numbers may be those of others. Nothing comes of it: runs
+            # begin only at rows that are held, which all come after the overwritten ones.
+            self._take_in(sequence, shard.column("env")[sequence % shard.capacity].astype(np.int64), oldest)
         self._seen = stop
         return stop
 

@@ -23,15 +23,7 @@ from offbeat.types import Array, Batches, EnvSpec, Schema
 
 
 def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experience, Pace]:
-    run, own = config.run, cast(Any, config.learner)
-    settings = ReplaySettings(
-        capacity=run.storage.capacity,
-        batch_size=own.replay.batch_size,
-        n_step=own.returns.n_step,
-        gamma=own.returns.gamma,
-        total_steps=run.length.total_steps if has_end else None,
-        dtype=dtype_of(config),
-    )
+    run = config.run
     slack = ahead(run)[0] if collects_elsewhere(run) else 0
     pace = RatioPace(
         run.pace.updates_per_step,
@@ -43,7 +35,19 @@ def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experienc
         synchronous=slack == 0 and run.pace.pace == "held",
         every=1 if run.pace.update_every == 1 else run.pace.update_every * run.environment.num_envs,
     )
-    return _replay(config, Schema.transitions(spec), settings), pace
+    return _replay(config, Schema.transitions(spec), replay_settings(config, has_end)), pace
+
+
+def replay_settings(config: Config, has_end: bool = True) -> ReplaySettings:
+    run, own = config.run, cast(Any, config.learner)
+    return ReplaySettings(
+        capacity=run.storage.capacity,
+        batch_size=own.replay.batch_size,
+        n_step=own.returns.n_step,
+        gamma=own.returns.gamma,
+        total_steps=run.length.total_steps if has_end else None,
+        dtype=dtype_of(config),
+    )
 
 
 def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experience:
@@ -95,19 +99,27 @@ def check_weight(weight: Any) -> None:
         )
 
 
-def check_batches(batches: Any, shape: tuple[int, int]) -> None:
-    """Raises OffbeatError for batches of a user's replay that no update can learn from. shape: (K, B)."""
+def check_batches(batches: Any, count: int, settings: ReplaySettings) -> None:
+    """Raises OffbeatError for batches of a user's replay from which `count` updates cannot learn."""
     if not isinstance(batches, Batches):
         raise OffbeatError(f"draw of your replay returned a {type(batches).__name__}; return offbeat.types.Batches")
     parts = {**batches.columns, "rows": batches.rows, "weight": batches.weight}
     needed = ("obs", "action", "reward", "discount", "next_obs", "rows")
     if missing := [name for name in needed if parts.get(name) is None]:
         raise OffbeatError(f"draw of your replay returned batches without {', '.join(missing)}; add them to columns")
+    sequences, size = settings.sequences, settings.batch_size
+    letters, rule = "(K, B)", "for K updates with batches of batch_size"
+    shapes: dict[str, tuple[int, ...]] = {}
+    if sequences is not None:
+        letters, rule = "(K, L * B)", "for K updates with batch_size sequences of sequence_length steps"
+        shapes = {"obs": (count, sequences.steps, size), "next_obs": (count, settings.run_length, size)}
     for name, part in parts.items():
-        if part is not None and np.shape(part)[:2] != shape:
+        shape = shapes.get(name, (count, settings.batch_rows))
+        if part is not None and np.shape(part)[: len(shape)] != shape:
+            begin = "its steps and sequences" if name in shapes else letters
             raise OffbeatError(
-                f"draw of your replay returned {name} with the shape {np.shape(part)}; it must begin with (K, B) = "
-                f"{shape}, for K updates with batches of batch_size"
+                f"draw of your replay returned {name} with the shape {np.shape(part)}; it must begin with {begin} = "
+                f"{shape}, {rule}"
             )
 
 

@@ -28,7 +28,15 @@ from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
 from offbeat.run.compatibility import check_backend, check_compatible
-from offbeat.run.experience import check_batches, check_weight, dtype_of, from_replay, from_rollouts, own_arrays
+from offbeat.run.experience import (
+    check_batches,
+    check_weight,
+    dtype_of,
+    from_replay,
+    from_rollouts,
+    own_arrays,
+    replay_settings,
+)
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot
 from offbeat.run.trials import ROWS, try_description, try_exploration, try_preprocessor
@@ -164,7 +172,7 @@ class Training:
         """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
         if self.algorithm.learns_from == "rollouts":
             return self._learn_rollout(count)
-        size, made = max(1, ROWS_PER_CALL // cast(Any, self.config.learner).replay.batch_size), 0
+        size, made = max(1, ROWS_PER_CALL // replay_settings(self.config).batch_rows), 0
         experience, learner = self.experience, self.learner
         if self.pace.by_steps:
             learner.progress = self._share_done(self.steps)
@@ -194,7 +202,7 @@ class Training:
             raise UsageError("replay is empty: collect or observe at least one transition before an update")
         batches = cast(Batches, self.experience.draw(self.streams.sampling, count))
         if not self._checked_batches or len(batches) != count:
-            check_batches(batches, (count, cast(Any, self.config.learner).replay.batch_size))
+            check_batches(batches, count, replay_settings(self.config))
             own_arrays(self.experience)  # now, and not at the first checkpoint
             self._checked_batches = True
         if batches.weight is not None:
