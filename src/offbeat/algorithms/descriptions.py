@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from offbeat import flat
-from offbeat.algorithms.configs.groups import Reference
+from offbeat.algorithms.configs.groups import Reference, recurrence_of
 from offbeat.errors import SpaceError, UsageError
 from offbeat.references import name_of
 from offbeat.types import EnvSpec
@@ -14,8 +14,20 @@ from offbeat.types import EnvSpec
 def describe_policy(config: Any, head: str, own: Reference | None, **details: Any) -> dict[str, Any]:
     """What `policies.make_policy` needs beside the weights. own: the user's network that acts. details: of the head."""
     if own is None:
-        return {"kind": head, "head": head, **details, "activation": config.networks.activation}
+        described = {"kind": head, "head": head, **details, "activation": config.networks.activation}
+        return described | _describe_trunk(config)
     return {"kind": "module", "head": head, **details, "actor": name_of(own)}
+
+
+def _describe_trunk(config: Any) -> dict[str, Any]:
+    """The recurrent trunk below the layers; empty where there is none."""
+    recurrence = recurrence_of(config)
+    if not recurrence.recurrent:
+        return {}
+    if recurrence.own:
+        return {"recurrent": {"kind": "own", "make": name_of(recurrence.network)}}
+    sizes = {"size": recurrence.recurrent_size, "layers": recurrence.recurrent_layers}
+    return {"recurrent": {"kind": recurrence.network, **sizes}}
 
 
 def describe_policy_of_rollouts(config: Any, spec: EnvSpec) -> dict[str, Any]:

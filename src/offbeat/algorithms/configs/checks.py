@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from offbeat import flat
-from offbeat.algorithms.configs.groups import SCHEDULES, own_schedule, schedules_of
+from offbeat.algorithms.configs.groups import NETWORKS, SCHEDULES, own_schedule, recurrence_of, schedules_of
 from offbeat.coercion import suggestion
 from offbeat.errors import UsageError
 from offbeat.ranges import check_ranges
@@ -40,7 +40,28 @@ def _own_networks(values: Values) -> bool:
     return bool(own) and all(network is not None for network in own)
 
 
+def _is_mlp(values: Values) -> bool:
+    return bool(values.get("network", "mlp") == "mlp")
+
+
 IDLE = (
+    Idle(
+        ("recurrent_size", "recurrent_layers", "sequence_length", "burn_in", "start_state"),
+        _is_mlp,
+        "network is mlp",
+        "set network to rnn, gru or lstm",
+    ),
+    Idle(
+        ("recurrent_size", "recurrent_layers"),
+        lambda values: values.get("network", "mlp") not in NETWORKS,
+        "your own recurrent module has its own layers",
+    ),
+    Idle(
+        ("gradients", "compile"),
+        lambda values: not _is_mlp(values),
+        "recurrent networks have one way to compute gradients",
+        "use network mlp",
+    ),
     Idle(
         ("critic_hidden", "critic_layer_norm", "critic_dropout"),
         lambda values: values.get("critic") is not None,
@@ -91,7 +112,24 @@ def check_config(config: Any, run: Values | None = None) -> None:
                 f"{name}={schedule!r} is none of {', '.join(SCHEDULES)}, nor a module:callable"
                 f"{suggestion(schedule, SCHEDULES)}"
             )
+    _check_network(config)
     refuse_idle(config, run or {})
+
+
+def _check_network(config: Any) -> None:
+    """Raises UsageError for an unknown kind of network, and for networks of the user's own beside a recurrent trunk."""
+    network, values = recurrence_of(config).network, flat.values(config)
+    if isinstance(network, str) and network not in NETWORKS and ":" not in network:
+        raise UsageError(
+            f"network={network!r} is none of {', '.join(NETWORKS)}, nor a module:callable"
+            f"{suggestion(network, NETWORKS)}"
+        )
+    own = [name for name in ("actor", "critic") if values.get(name) is not None]
+    if own and recurrence_of(config).recurrent:
+        raise UsageError(
+            f"network={network!r} gives every network a recurrent trunk, but {own[0]} is a network of your own, which "
+            f"has none: leave one of them out. A recurrent module of your own is set by network=module:callable"
+        )
 
 
 def refuse_idle(config: Any, run: Values) -> None:

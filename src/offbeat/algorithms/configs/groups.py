@@ -28,6 +28,55 @@ class Networks:
     layer_norm: bool = setting(False, "Apply layer norm before the activation of each hidden layer.")
 
 
+NETWORKS = ("mlp", "rnn", "gru", "lstm")
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Recurrent networks, and the sequences that they learn from."""
+
+    title: ClassVar[str] = "networks"
+
+    network: Reference = setting(
+        "mlp",
+        "Kind of the networks: mlp, or with a recurrent trunk below their hidden layers: rnn, gru, lstm, or your own "
+        "recurrent module as module:callable (spec) -> nn.Module.",
+    )
+    recurrent_size: int = setting(256, "Units of each recurrent layer.", at_least=1)
+    recurrent_layers: int = setting(1, "Number of recurrent layers.", at_least=1)
+    sequence_length: int = setting(32, "Steps of a sequence that an update learns from.", at_least=1)
+    burn_in: int = setting(
+        0, "Steps before those, which only bring the recurrent state up to date and are not learned from.", at_least=0
+    )
+    start_state: Literal["stored", "zero"] = setting(
+        "stored", "State that a sequence begins with: the one that acted, as it was stored, or the initial one."
+    )
+
+    @property
+    def recurrent(self) -> bool:
+        return self.network != "mlp"
+
+    @property
+    def own(self) -> bool:
+        """Whether the trunk is a user's module."""
+        return self.network not in NETWORKS
+
+
+NO_RECURRENCE = Recurrence()
+
+
+def recurrence_of(config: Any) -> Recurrence:
+    """The group of an algorithm's settings; the default, mlp, where they have none."""
+    found: Recurrence = getattr(config, "recurrence", NO_RECURRENCE)
+    return found
+
+
+def learned_rows(config: Any) -> int:
+    """Rows that an update from replay learns from: `batch_size` counts sequences if the networks are recurrent."""
+    recurrence, count = recurrence_of(config), int(config.replay.batch_size)
+    return count * recurrence.sequence_length if recurrence.recurrent else count
+
+
 @dataclass(frozen=True)
 class Critics:
     """The critics of actions."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic
 from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.memory import WithMemory, make_trunk, memory_name, observation_width, with_memory
 from offbeat.algorithms.torch.networks import (
     MLP,
     StackedCritics,
@@ -41,6 +42,7 @@ def make_network(config: Any, name: str, module: nn.Module, device: torch.device
     explicit = config.optimisation.gradients == "auto" and device.type == "cpu"
     inner = module.mlp if isinstance(module, WithLogStd) else module
     rename = short_name if isinstance(inner, MLP | StackedCritics | Values) else user_name
+    rename = memory_name if isinstance(inner, WithMemory) else rename
     return Network(module.to(device, dtype), rename, explicit, config.optimisation.compile)
 
 
@@ -64,8 +66,15 @@ def _actor(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int) -
     if own is not None:
         module = resolve(own, "actor")(spec)
         return UserSampler(module) if hasattr(module, "sample") else UserNetwork(module)
-    sizes = (spec.observation_size, *config.networks.hidden, outputs)
-    return MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
+    return make_mlp(config, spec, rng, outputs)
+
+
+def make_mlp(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
+    """The network that acts: an MLP, on a recurrent trunk where the settings ask for one."""
+    trunk = make_trunk(config, spec, rng)
+    sizes = (spec.observation_size if trunk is None else trunk.size, *config.networks.hidden, outputs)
+    mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
+    return with_memory(config, spec, trunk, mlp, acts=True)
 
 
 def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
@@ -79,12 +88,16 @@ def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout, "rng": rng}
-    return StackedCritics(spec, config.critic_networks.critics, hidden, **settings)
+    trunk = make_trunk(config, spec, rng)
+    features = None if trunk is None else trunk.size
+    critics = StackedCritics(spec, config.critic_networks.critics, hidden, features, **settings)
+    return with_memory(config, spec, trunk, critics, acts=False)
 
 
-def zero_inputs(spec: EnvSpec, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two rows each of observation, privileged state and action, all zero."""
-    obs, state, action = (like.new_zeros(2, n) for n in (spec.observation_size, spec.state_size, spec.action_size))
+def zero_inputs(spec: EnvSpec, actor: Network) -> tuple[Tensor, Tensor, Tensor]:
+    """Two rows each of observation, as the actor takes it, privileged state and action, all zero."""
+    sizes = observation_width(actor.module, spec), spec.state_size, spec.action_size
+    obs, state, action = (actor.flat.new_zeros(2, size) for size in sizes)
     return obs, state, action
 
 

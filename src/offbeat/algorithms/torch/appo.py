@@ -23,11 +23,18 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
 from offbeat.algorithms.descriptions import describe_policy_of_rollouts, refuse_box_settings, refuse_images
-from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network, refuse_sampler
+from offbeat.algorithms.torch.actor_critic import (
+    check_output_shape,
+    make_mlp,
+    make_network,
+    refuse_sampler,
+    zero_inputs,
+)
 from offbeat.algorithms.torch.batch import mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.distributions import Categorical, GaussianHead, Head, MultiCategorical
 from offbeat.algorithms.torch.losses import divergence, policy_loss, standardise, value_loss
+from offbeat.algorithms.torch.memory import above, make_trunk, with_memory
 from offbeat.algorithms.torch.networks import (
     MLP,
     Layer,
@@ -69,7 +76,7 @@ def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
         actor = make_network(config, "actor", own_actor, device, dtype)
         critic = make_network(config, "critic", own_critic, device, dtype)
     refuse_sampler("PPO and APPO", actor, "the policy's parameters")
-    obs, state = (actor.flat.new_zeros(2, size) for size in (spec.observation_size, spec.state_size))
+    obs, state, _ = zero_inputs(spec, actor)
     check_output_shape(
         "actor", actor, (obs,), _outputs(config, spec), f"return {_outputs(config, spec)} numbers per row"
     )
@@ -94,7 +101,6 @@ def _outputs(config: PPO, spec: EnvSpec) -> int:
 
 
 def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
-    sizes = (spec.observation_size, *config.networks.hidden, _outputs(config, spec))
     if config.own_networks.actor is not None:
         own = resolve(config.own_networks.actor, "actor")(spec)
         if hasattr(own, "log_std") and not config.policy.state_dependent_std:
@@ -104,15 +110,17 @@ def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
             )
         module: nn.Module = UserSampler(own) if hasattr(own, "sample") else UserNetwork(own)
     else:
-        mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
-        module = make_orthogonal(mlp, rng, last=0.01)
+        module = make_mlp(config, spec, rng, _outputs(config, spec))
+        mlp = above(module)
+        assert isinstance(mlp, MLP)
+        make_orthogonal(mlp, rng, last=0.01)
     if spec.counts:
         return module
     initial = torch.full((spec.action_size,), config.policy.initial_log_std, dtype=torch.float64)
     if not config.policy.state_dependent_std:
         return WithLogStd(module, initial)
-    if isinstance(module, MLP):
-        last = module.layers[-1]
+    if isinstance(mlp := above(module), MLP):
+        last = mlp.layers[-1]
         assert isinstance(last, Layer)
         last.bias.data[spec.action_size :] = initial
     return module
@@ -123,9 +131,11 @@ def _critic(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
         return UserValues(resolve(config.own_networks.critic, "critic")(spec))
     own = config.critic_networks.critic_hidden
     hidden = config.networks.hidden if own is None else own
-    critic = Values(spec, hidden, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
+    trunk = make_trunk(config, spec, rng)
+    settings = {"activation": config.networks.activation, "layer_norm": config.networks.layer_norm, "rng": rng}
+    critic = Values(spec, hidden, None if trunk is None else trunk.size, **settings)
     make_orthogonal(critic.mlp, rng, last=1.0)
-    return critic
+    return with_memory(config, spec, trunk, critic, acts=False)
 
 
 def head(config: PPO, spec: EnvSpec) -> Head:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from offbeat.algorithms.configs import DQN
 from offbeat.algorithms.descriptions import describe_policy, refuse_images, refuse_privileged_state
-from offbeat.algorithms.torch.actor_critic import check_output_shape, make_network
+from offbeat.algorithms.torch.actor_critic import check_output_shape, make_mlp, make_network
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbidden
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.losses import error_loss, weighted
-from offbeat.algorithms.torch.networks import MLP, UserNetwork
+from offbeat.algorithms.torch.memory import observation_width
+from offbeat.algorithms.torch.networks import UserNetwork
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.references import resolve
@@ -42,15 +43,15 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     refuse_images("DQN", spec)
     refuse_privileged_state("DQN", spec)
     assert spec.choices is not None
-    sizes = (spec.observation_size, *config.networks.hidden, spec.choices + config.dueling)
+    outputs = spec.choices + config.dueling
     with seeded(int(rng.integers(2**62)), device):
         if config.own_networks.critic is not None:
             module: torch.nn.Module = UserNetwork(resolve(config.own_networks.critic, "critic")(spec))
         else:
-            module = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm, rng=rng)
+            module = make_mlp(config, spec, rng, outputs)
     critic = make_network(config, "critic", module, device, dtype)
-    obs = critic.flat.new_zeros(2, spec.observation_size)
-    check_output_shape("critic", critic, (obs,), sizes[-1], f"return one value per action, (batch, {spec.choices})")
+    obs = critic.flat.new_zeros(2, observation_width(module, spec))
+    check_output_shape("critic", critic, (obs,), outputs, f"return one value per action, (batch, {spec.choices})")
     return DQNState(critic, critic.copy(), make_optimiser(config.optimisation, critic.flat))
 
 

@@ -106,13 +106,16 @@ class MLP(nn.Module):
 class StackedCritics(nn.Module):
     """E critics as one stacked MLP over observation, privileged state and action: -> (E, B).
 
-    For Discrete actions they take no action and return the values of all: -> (E, B, choices).
+    For Discrete actions they take no action and return the values of all: -> (E, B, choices). features: size of what
+    they take in place of the observation.
     """
 
-    def __init__(self, spec: EnvSpec, members: int, hidden: Sequence[int], **settings: Any) -> None:
+    def __init__(
+        self, spec: EnvSpec, members: int, hidden: Sequence[int], features: int | None = None, **settings: Any
+    ) -> None:
         super().__init__()
         self.members = members
-        seen = spec.observation_size + spec.state_size
+        seen = (spec.observation_size if features is None else features) + spec.state_size
         self.scalar = spec.choices is None
         sizes = (seen + spec.action_size, *hidden, 1) if spec.choices is None else (seen, *hidden, spec.choices)
         self.mlp = MLP(sizes, members=members, **settings)
@@ -124,11 +127,12 @@ class StackedCritics(nn.Module):
 
 
 class Values(nn.Module):
-    """The value V of states, from observation and privileged state: -> (B, 1)."""
+    """The value V of states, from observation, or so many features of it, and privileged state: -> (B, 1)."""
 
-    def __init__(self, spec: EnvSpec, hidden: Sequence[int], **settings: Any) -> None:
+    def __init__(self, spec: EnvSpec, hidden: Sequence[int], features: int | None = None, **settings: Any) -> None:
         super().__init__()
-        self.mlp = MLP((spec.observation_size + spec.state_size, *hidden, 1), **settings)
+        seen = spec.observation_size if features is None else features
+        self.mlp = MLP((seen + spec.state_size, *hidden, 1), **settings)
 
     def forward(self, *parts: Tensor) -> Tensor:
         out: Tensor = self.mlp(torch.cat(parts, 1))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import SAC, Learned
+from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
 from offbeat.algorithms.torch.actor_critic import check_output_shape, make_actor_and_critics, zero_inputs
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
@@ -49,7 +50,7 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     """First weights from `rng`."""
     refuse_images("SAC and REDQ", spec)
     actor, critic = make_actor_and_critics(config, spec, rng, device, dtype, 2 * spec.action_size)
-    obs, state, action = zero_inputs(spec, actor.flat)
+    obs, state, action = zero_inputs(spec, actor)
     sampler, size = isinstance(actor.module, UserSampler), spec.action_size
     rule = (
         f"return (mean, log_std), each (batch, {size}), or have a method sample(obs, noise) that returns an action "
@@ -75,8 +76,8 @@ def new_state(config: SAC, actor: Network, critic: Network, target: Network | No
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
     """Standard normal draws that one update takes: for actions at s and at s', and to choose critics."""
     if config.target_subset is None:
-        return (2, config.replay.batch_size, spec.action_size)
-    return (2 * config.replay.batch_size * spec.action_size + config.critic_networks.critics,)
+        return (2, learned_rows(config), spec.action_size)
+    return (2 * learned_rows(config) * spec.action_size + config.critic_networks.critics,)
 
 
 def split_noise(config: SAC, noise: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -85,7 +86,7 @@ def split_noise(config: SAC, noise: Tensor) -> tuple[Tensor, Tensor | None]:
         return noise, None
     for_policy, for_critics = noise[: -config.critic_networks.critics], noise[-config.critic_networks.critics :]
     # Those with the smallest of independent draws: all subsets are equally likely.
-    return for_policy.view(2, config.replay.batch_size, -1), for_critics.argsort()[: config.target_subset]
+    return for_policy.view(2, learned_rows(config), -1), for_critics.argsort()[: config.target_subset]
 
 
 def min_over_critics(q: Tensor, members: Tensor | None) -> Tensor:

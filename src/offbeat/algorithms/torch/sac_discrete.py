@@ -46,7 +46,7 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     assert spec.choices is not None
     actor, critic = make_actor_and_critics(config, spec, rng, device, dtype, spec.choices)
     refuse_sampler("SAC and REDQ with Discrete actions", actor, "logits")
-    obs, state, _ = zero_inputs(spec, actor.flat)
+    obs, state, _ = zero_inputs(spec, actor)
     check_output_shape("actor", actor, (obs,), spec.choices, f"return one logit per action, (batch, {spec.choices})")
     check_output_shape("critic", critic, (obs, state), None, "")
     return new_state(config, actor, critic)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import TD3
+from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
@@ -29,6 +30,7 @@ from offbeat.algorithms.torch.actor_critic import (
 from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks
 from offbeat.algorithms.torch.differentiate import Network, Tape
 from offbeat.algorithms.torch.losses import squared_error_gradient, values_of_actions, weighted
+from offbeat.algorithms.torch.memory import above
 from offbeat.algorithms.torch.networks import MLP
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.types import EnvSpec
@@ -51,7 +53,7 @@ def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     refuse_images("TD3 and DDPG", spec)
     actor, critic = make_actor_and_critics(config, spec, rng, device, dtype, spec.action_size)
     refuse_sampler("TD3 and DDPG", actor, "actions")
-    obs, state, action = zero_inputs(spec, actor.flat)
+    obs, state, action = zero_inputs(spec, actor)
     rule = f"return actions in [-1, 1], (batch, {spec.action_size})"
     check_output_shape("actor", actor, (obs,), spec.action_size, rule)
     check_output_shape("critic", critic, (obs, state, action), None, "")
@@ -61,24 +63,24 @@ def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
 
 def noise_shape(config: TD3, spec: EnvSpec) -> tuple[int, ...]:
     """Standard normal draws that one update takes: for the target's actions."""
-    return (config.replay.batch_size, spec.action_size)
+    return (learned_rows(config), spec.action_size)
 
 
 def act(actor: Network, obs: Tensor) -> Tensor:
     """Actions (B, A) in [-1, 1]: the tanh of our MLP's output, or what a user's own module returns."""
     out = actor(obs)
-    return out.tanh() if isinstance(actor.module, MLP) else out
+    return out.tanh() if isinstance(above(actor.module), MLP) else out
 
 
 def act_to_learn(actor: Network, obs: Tensor) -> tuple[Tensor, Tape]:
     """As `act`, with the tape for `action_gradient`."""
     out, tape = actor.forward(obs)
-    return (out.tanh() if isinstance(actor.module, MLP) else out), tape
+    return (out.tanh() if isinstance(above(actor.module), MLP) else out), tape
 
 
 def action_gradient(actor: Network, tape: Tape, action: Tensor, d_action: Tensor, add: bool) -> None:
     """Carries a gradient at the actions (B, A) back to the actor's parameters."""
-    inside = isinstance(actor.module, MLP)
+    inside = isinstance(above(actor.module), MLP)
     actor.backward(tape, torch.addcmul(d_action, d_action, action.square(), value=-1.0) if inside else d_action, add)
 
 
