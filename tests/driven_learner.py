@@ -37,9 +37,9 @@ class Learner(learner.Learner):
     ) -> None:
         record = find(algorithm)
         self.algorithm = record.module(backend, spec)
-        made = _kind(backend)(
-            self.algorithm, config, spec, rng=rng, device=device, precision=precision, acts_with=record.acts_with
-        )
+        own = {"device": device, "precision": precision, "acts_with": record.acts_with}
+        own |= {"scheduled": tuple(record.scheduled)} if backend == "jax" else {}
+        made = _kind(backend)(self.algorithm, config, spec, rng=rng, **own)
         super().__init__(
             config,
             spec,

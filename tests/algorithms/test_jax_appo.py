@@ -9,18 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 
-from driven_learner import Learner as TorchLearner
+from driven_learner import Learner
 from offbeat.algorithms.jax import appo
+from offbeat.algorithms.jax.returns import vtrace
 from offbeat.algorithms.jax.rollout import Minibatch
-from offbeat.algorithms.registry import find
-from offbeat.learn.jax import JaxBackend
-from offbeat.learn.learner import Learner
+from offbeat.algorithms.torch import returns
 from offbeat.types import Array, EnvSpec, RolloutBatch
 from small_rollouts import BOX, BRANCHES, CHOICE, MOST, STATE, make, moved, rollout, turn
 
 STEPS = 12
-MASKED = replace(CHOICE, mask_key="mask", mask_from="info")
+MASKED_CHOICE, MASKED_BRANCHES = (replace(each, mask_key="mask", mask_from="info") for each in (CHOICE, BRANCHES))
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ ADAPTIVE: dict[str, Any] = {"rate_control": "adaptive", "learning_rate": 3e-3}
 EXACT: dict[str, Any] = {**ADAPTIVE, "rate_control_divergence": "exact"}
 SCHEDULED: dict[str, Any] = {"clip_schedule": "linear", "entropy_schedule": "linear", "entropy_coefficient": 0.05}
 CASES = {
-    "plain": Case("ppo", BOX, {"minibatches": 5, "value_clip": 0.1, **EXACT}, {}),
+    "plain": Case("ppo", BOX, {"minibatches": 5, "value_clip": 0.1, **EXACT}, {"ends": 0.8}),
     "scheduled": Case("ppo", STATE, {**SCHEDULED, "layer_norm": True, "max_grad_norm": None, "optimiser": "rmsprop"}),
     "squashed": Case("appo", BOX, {"squash": True, "critic_hidden": (12, 8), "normalise_over": "rollout"}),
     "dependent": Case("ppo", BOX, {"state_dependent_std": True, "initial_log_std": -0.5, "squash": True, **EXACT}),
-    "branches": Case("appo", BRANCHES, {**EXACT, "rho_bar": 1.2, "c_bar": 0.8, "entropy_coefficient": 0.1}),
-    "masked, one row each": Case("ppo", MASKED, {**EXACT, "entropy_coefficient": 0.1, "minibatches": 64}),
+    "masked branches": Case(
+        "appo", MASKED_BRANCHES, {**EXACT, "rho_bar": 1.2, "c_bar": 0.8, "entropy_coefficient": 0.1}
+    ),
+    "masked, one row each": Case("ppo", MASKED_CHOICE, {**EXACT, "entropy_coefficient": 0.1, "minibatches": 64}),
     "target": Case(
         "appo",
         BOX,
@@ -55,11 +57,13 @@ SINGLE = ("scheduled", "stops")
 """Cases that are compared in float32 too."""
 
 
-def learners(case: Case, precision: str = "float64") -> tuple[TorchLearner, Learner]:
+def learners(case: Case, precision: str = "float64") -> tuple[Learner, Learner]:
     """The same learner in torch and in JAX, after their first weights were moved by the same."""
     settings = {"hidden": (8,), "rollout_steps": STEPS, "minibatches": 4, **case.settings}
     ours = make(case.algorithm, case.spec, precision, **settings)
-    theirs = in_jax(ours, case.algorithm)
+    theirs = Learner(
+        case.algorithm, ours.config, case.spec, rng=np.random.default_rng(1), precision=precision, backend="jax"
+    )
     ours.planned_updates = theirs.planned_updates = 40
     assert_same(ours.arrays(), theirs.arrays(), 0.0)
     moved(ours)
@@ -67,32 +71,16 @@ def learners(case: Case, precision: str = "float64") -> tuple[TorchLearner, Lear
     return ours, theirs
 
 
-def in_jax(like: TorchLearner, algorithm: str, seed: int = 1) -> Learner:
-    """A learner in JAX with the settings, environment and precision of one in torch, and first weights of its own."""
-    record, rng = find(algorithm), np.random.default_rng(seed)
-    precision = str(like.dtype).removeprefix("torch.")
-    backend = JaxBackend(
-        record.module("jax", like.spec),
-        like.config,
-        like.spec,
-        rng=rng,
-        precision=precision,
-        acts_with=record.acts_with,
-        scheduled=tuple(record.scheduled),
-    )
-    seed, dtype = int(rng.integers(2**62)), np.dtype(precision).type
-    groups, scheduled = record.groups, record.scheduled
-    return Learner(like.config, like.spec, backend, groups=groups, scheduled=scheduled, seed=seed, dtype=dtype)
-
-
-def rollouts(case: Case, learner: TorchLearner) -> Iterator[RolloutBatch]:
+def rollouts(case: Case, learner: Learner) -> Iterator[RolloutBatch]:
     """Rollouts of the learner's policy as it then is, the second of them shorter."""
     for seed in range(100):
         found = rollout(learner, steps=STEPS if seed != 1 else 7, seed=seed, **case.rollouts)
         if case.spec.mask_size:
             rng = np.random.default_rng(seed)
             mask = rng.random((*found.valid.shape, case.spec.mask_size)) < 0.6
-            np.put_along_axis(mask, found.columns["action"].astype(int), True, -1)
+            starts = np.cumsum((0, *case.spec.counts[:-1]))
+            np.put_along_axis(mask, starts + found.columns["action"].astype(int), True, -1)
+            mask[~found.valid] = False
             found = RolloutBatch({**found.columns, "mask": mask}, found.valid)
         yield found
 
@@ -116,7 +104,10 @@ def assert_same_metrics(ours: Any, theirs: Any, tolerance: float) -> dict[str, f
     ("name", "precision"),
     [*((name, "float64") for name in CASES), *((name, "float32") for name in SINGLE)],
 )
-def test_torch_and_jax_agree_after_one_update_and_after_several_turns(name: str, precision: str) -> None:
+def test_torch_and_jax_agree_after_one_update_and_after_several_turns(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appo, "END_ROWS", 5)  # fewer than the ends of these rollouts
     case, tolerance = CASES[name], 1e-9 if precision == "float64" else 1e-5
     ours, theirs = learners(case, precision)
     stops, made = 0.0, 0
@@ -126,6 +117,23 @@ def test_torch_and_jax_agree_after_one_update_and_after_several_turns(name: str,
         assert_same(ours.arrays(), theirs.arrays(), tolerance)
         stops += assert_same_metrics(ours, theirs, tolerance).get("kl_stops", 0.0)
     assert stops > 0 if "target_kl" in case.settings else made >= 10
+
+
+def test_vtrace_equals_that_of_torch_and_keeps_episodes_apart() -> None:
+    rng, shape = np.random.default_rng(0), (9, 4)
+    names = ("behaviour_log_prob", "target_log_prob", "reward", "value", "next_value")
+    rows: dict[str, Any] = {name: rng.standard_normal(shape) for name in names}
+    rows |= {name: rng.random(shape) < 0.2 for name in ("terminated", "truncated")}
+    rows["truncated"][3, 0] = True
+    rows["reward"][4, 0] = np.nan  # of the episode after
+    settings = {"gamma": 0.9, "lambda_": 0.8, "rho_bar": 1.1, "c_bar": 0.9, "pg_rho_bar": 1.2}
+    expected = returns.vtrace(**{name: torch.from_numpy(each) for name, each in rows.items()}, **settings)
+    with jax.enable_x64(True):
+        found = vtrace(**rows, **settings)
+    for ours, theirs in zip(expected, found, strict=True):
+        np.testing.assert_allclose(theirs, ours.numpy(), 1e-12)
+        assert np.isnan(theirs).any()
+        assert np.isfinite(theirs[:4, 0]).all()
 
 
 def test_compiled_gradients_equal_those_that_are_not_compiled() -> None:

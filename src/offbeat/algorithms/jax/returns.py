@@ -6,9 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-UNROLLED = 8
-"""Rows that one iteration of the compiled loop computes: iterations cost more than their few numbers."""
-
 
 def vtrace(
     *,
@@ -52,4 +49,4 @@ def _carried(own: Array, trace: Array, ended: Array) -> Array:
         later = jnp.where(ended, 0.0, later)  # filled, not multiplied: not even a NaN passes between episodes
         return own + trace * later, later
 
-    return jax.lax.scan(row, jnp.zeros_like(own[0]), (own, trace, ended), reverse=True, unroll=UNROLLED)[1]
+    return jax.lax.scan(row, jnp.zeros_like(own[0]), (own, trace, ended), reverse=True)[1]
