@@ -35,6 +35,7 @@ TRAINERS = (
 MADE_WITH: dict[str, dict[str, Any]] = {"stable-baselines3 1 thread": {"learner_threads": 1}}
 LEARNERS = (
     Entry("offbeat", "learners.offbeat_appo"),
+    Entry("offbeat jax", "learners.offbeat_appo_jax"),
     Entry("stable-baselines3", "learners.stable_baselines3_ppo"),
     Entry("stable-baselines3 fused", "learners.stable_baselines3_ppo_fused"),
 )

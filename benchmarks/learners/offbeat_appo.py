@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import offbeat
@@ -10,7 +12,7 @@ from trainers.on_policy import ENVIRONMENTS, EPOCHS, HIDDEN, MINIBATCH, ROLLOUT_
 
 
 class Contestant:
-    def __init__(self, threads: int, observation: int, action: int) -> None:
+    def __init__(self, threads: int, observation: int, action: int, **own: Any) -> None:
         torch.set_num_threads(threads)
         self.versions = {"offbeat": offbeat.__version__, "torch": torch.__version__}
         self.setting = "`Training.learn`: normalises observations, values, V-trace, all minibatches"
@@ -27,6 +29,7 @@ class Contestant:
             normalise_rewards=True,
             learning_rate=0.0,  # every call does the same work, and the policy does not change
             sample_reuse=1 << 30,
+            **own,
         )
         data = rows(ENVIRONMENTS * (ROLLOUT_STEPS + 1), observation, action)
         obs = data.obs.reshape(ROLLOUT_STEPS + 1, ENVIRONMENTS, observation)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from driven_learner import Learner
+from offbeat import flat
 from offbeat.algorithms.jax import appo
 from offbeat.algorithms.jax.returns import vtrace
 from offbeat.algorithms.jax.rollout import Minibatch
@@ -136,28 +137,45 @@ def test_vtrace_equals_that_of_torch_and_keeps_episodes_apart() -> None:
         assert np.isfinite(theirs[:4, 0]).all()
 
 
-def test_compiled_gradients_equal_those_that_are_not_compiled() -> None:
-    case, rng = CASES["squashed"], np.random.default_rng(0)
-    _, theirs = learners(case, "float32")
-    spec, config, rows = case.spec, theirs.config, 40
+def minibatch(spec: EnvSpec) -> Minibatch:
+    """Random rows, of which the last do not count."""
+    rng, rows, size = np.random.default_rng(0), 40, 33
+    obs, state = (rng.standard_normal((rows, size), np.float32) for size in (spec.observation_size, spec.state_size))
+    share = np.where(np.arange(rows) < size, np.float32(1 / size), np.float32(0.0))
+    none: list[Any] = [np.ones((rows, 0), bool), np.zeros((rows, 0), np.float32)]
     numbers = rng.standard_normal((5, rows), np.float32)
-    batch = Minibatch(
-        *(rng.standard_normal((rows, size), np.float32) for size in (spec.observation_size, spec.state_size)),
-        spec.random_actions(rng, rows),
-        np.ones((rows, 0), bool),
-        np.zeros((rows, 0), np.float32),
-        np.where(np.arange(rows) < 33, np.float32(1 / 33), np.float32(0.0)),
-        np.int32(33),
-        *numbers,
-    )
+    return Minibatch(obs, state, spec.random_actions(rng, rows), *none, share, np.int32(size), *numbers)
+
+
+def test_compiled_gradients_equal_those_that_are_not_compiled() -> None:
+    case = CASES["squashed"]
+    _, theirs = learners(case, "float32")
+    batch, config, spec = minibatch(case.spec), theirs.config, case.spec
 
     def gradients(state: appo.APPOState, batch: Minibatch) -> Any:
         return appo.actor_gradient(state, config, spec, batch), appo.critic_gradient(state, config, batch)
 
-    state = jax.tree.map(np.asarray, theirs.backend.state)
     with jax.disable_jit():
-        expected = gradients(state, batch)
-    jax.tree.map(lambda *two: np.testing.assert_allclose(*two, 1e-5, 1e-6), jax.jit(gradients)(state, batch), expected)
+        expected = gradients(theirs.state, batch)
+    found = jax.jit(gradients)(theirs.state, batch)
+    jax.tree.map(lambda *two: np.testing.assert_allclose(*two, 1e-5, 1e-6), found, expected)
+
+
+def test_a_turn_stops_beyond_one_and_a_half_times_the_target_divergence() -> None:
+    case = CASES["stops"]
+    _, theirs = learners(case, "float32")
+
+    @jax.jit
+    def stopped(state: appo.APPOState, target: Any, moved: Any) -> Any:
+        config = flat.overlay(theirs.config, {"target_kl": target})
+        key, batch = jax.random.key(0), minibatch(case.spec)
+        after, values, _, stopped = appo.learn_minibatch(state, config, case.spec, batch, 1e-3, 0, moved, key)
+        return stopped, (after.actor.flat != state.actor.flat).any(), values[appo.OF_ACTOR.index("approx_kl")]
+
+    divergence = float(stopped(theirs.state, np.inf, True)[-1])
+    for factor, differs, expected in ((1.51, True, True), (1.49, True, False), (1.51, False, False)):
+        stops, learned, _ = stopped(theirs.state, divergence / factor, differs)
+        assert (bool(stops), bool(learned)) == (expected, not expected)
 
 
 def test_one_program_serves_rollouts_of_all_numbers_of_rows_and_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
