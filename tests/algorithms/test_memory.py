@@ -61,9 +61,9 @@ def update(module: Any, config: Any, spec: Any, state: Any, batch: Any, updates:
         return module.update(state, config, spec, batch, noise, rates, updates)
 
 
-def network(trunk: Any, burn_in: int, *, stored: bool = True) -> WithMemory:
+def network(trunk: Any, burn_in: int, *, stored: bool = True, ahead: int = 0) -> WithMemory:
     mlp = MLP((trunk.size, 8, 2), activation="tanh", layer_norm=False, rng=np.random.default_rng(2))
-    return WithMemory(trunk, mlp, Packing(5, trunk.state_size, burn_in), stored).double()
+    return WithMemory(trunk, mlp, Packing(5, trunk.state_size, burn_in, ahead), stored).double()
 
 
 def trunks() -> dict[str, Any]:
@@ -91,6 +91,31 @@ def test_rows_are_those_of_each_sequence_step_by_step(kind: str, stored: bool) -
                 index = (step - 2) * 3 + row
                 torch.testing.assert_close(found[index], whole.mlp(features)[0], **TOLERANCE)
                 torch.testing.assert_close(after[index], whole.mlp(following)[0], **TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", trunks())
+def test_with_n_steps_the_bootstrapped_observation_follows_a_later_state(kind: str) -> None:
+    trunk = trunks()[kind].double()
+    whole = network(trunk, 1, ahead=2)
+    data = random_sequences(6, 3, 5, trunk.state_size)
+    rng = np.random.default_rng(5)
+    offset = torch.from_numpy(rng.integers(0, 3, (6, 3)))
+    packed = torch.cat((data.next_packed, offset.unsqueeze(2)), 2)
+    found = whole(packed)
+    assert found.shape == (3 * 3, 2)
+    _, states = trunk(data.obs, data.start[0], data.broken, data.start)
+    for step in range(1, 4):
+        for row in range(3):
+            state = states[step + offset[step, row], row].unsqueeze(0)
+            features, _ = trunk.step(data.following[step, row].unsqueeze(0), state)
+            torch.testing.assert_close(found[(step - 1) * 3 + row], whole.mlp(features)[0], **TOLERANCE)
+    assert whole(data.packed[:4]).shape == (3 * 3, 2)
+
+
+def test_a_packed_observation_of_another_width_is_refused() -> None:
+    trunk = trunks()["gru"].double()
+    with pytest.raises(ValueError, match="has 19 columns; it must have 18, or as a next observation 23"):
+        network(trunk, 0)(torch.zeros(3, 2, 19, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kind", trunks())

@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat import durable, masks
 from offbeat.deploy.document import DOCUMENT, WEIGHTS, encode, read
-from offbeat.errors import CheckpointError
+from offbeat.errors import CheckpointError, UsageError
 from offbeat.policies import make_policy
 from offbeat.references import resolve
 from offbeat.types import Array, EnvSpec
@@ -46,7 +46,10 @@ def export_policy(
 
 
 class LoadedPolicy:
-    """An exported policy and its environment's `spec`. Needs no learner, and torch only for a user's module."""
+    """An exported policy and its environment's `spec`. Needs no learner, and torch only for a user's module.
+
+    A recurrent policy keeps its state from one call of `act` to the next: call `reset` where an episode begins.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,8 @@ class LoadedPolicy:
                 f"the weights do not match the module that actor= creates; pass the actor that was trained: {error}"
             ) from error
         self._rng = np.random.default_rng()
+        self._recurrent = "recurrent" in document["policy"]
+        self._carry: Array | None = None
 
     def act(
         self, obs: Any, deterministic: bool = True, rng: np.random.Generator | None = None, *, mask: Any = None
@@ -78,14 +83,49 @@ class LoadedPolicy:
         mask: 1 for each allowed action and 0 for the others. Required if the policy was trained with masks from info;
         a mask in a Dict observation is found without it.
         deterministic: False explores as at the end of training, without memory of the noise between calls.
+        A recurrent policy continues the states of the call before, one for each observation of a stack, in its order.
         """
         rows, stack = self.spec.layout.read(obs)
-        carry = self.policy.initial_carry(len(rows))
+        carry = self._begin(len(rows))
         generator, step = None if deterministic else rng or self._rng, int(self.notes.get("step", 0))
         allowed = masks.read_masks(mask, obs, len(rows), self.spec, "mask")
-        action, _, _ = self.policy.act(rows, carry, generator, step, allowed)
+        action, carry, _ = self.policy.act(rows, carry, generator, step, allowed)
+        if self._recurrent:
+            self._carry = carry
         action = self.spec.to_environment(action)
         return action if stack else action[0]
+
+    def _begin(self, rows: int) -> Array:
+        """The states that a call with so many observations begins with."""
+        if self._carry is None:
+            return self.policy.initial_carry(rows)
+        if len(self._carry) != rows:
+            raise UsageError(
+                f"act got {rows} observations, but this recurrent policy keeps the states of {len(self._carry)}; pass "
+                "as many in each call, or call reset() to begin anew with another number"
+            )
+        return self._carry
+
+    def reset(self, which: Any = None) -> None:
+        """Begins new episodes: for all observations of a stack, or for some.
+
+        which: their numbers, or a mask (N,) bool such as terminated | truncated; None for all. Without effect for a
+        policy that is not recurrent.
+        """
+        if which is None or self._carry is None:
+            self._carry = None
+            return
+        chosen, count = np.asarray(which), len(self._carry)
+        mask = chosen.dtype == bool
+        fits = chosen.shape == (count,) if mask else (chosen.size == 0 or chosen.dtype.kind in "iu")
+        if not fits or (not mask and chosen.size and not 0 <= chosen.min() <= chosen.max() < count):
+            raise UsageError(
+                f"reset({which!r:.60}): pass the numbers of observations, 0 to {count - 1}, a mask of shape ({count},) "
+                "of bool, or nothing to begin anew with all"
+            )
+        self._carry = self._carry.copy()
+        rows = chosen if mask else chosen.astype(np.int64)
+        self._carry[rows] = self.policy.initial_carry(count)[rows]
 
 
 def load_policy(
@@ -97,7 +137,8 @@ def load_policy(
 ) -> LoadedPolicy:
     """Loads the policy of a run, or of an exported directory.
 
-    actor, preprocessor: the callables that create your own actor module and preprocessor, if the policy has such.
+    actor, preprocessor: the callables that create your own actor (or recurrent) module and preprocessor, if the policy
+    has such.
     """
     directory = Path(path)
     for candidate in (directory / "policy", directory / "policy.old", directory):

@@ -16,6 +16,7 @@ from offbeat import durable
 from offbeat.errors import CheckpointError
 from offbeat.policies.heads import HEADS
 from offbeat.policies.mlp import NUMPY_ACTIVATIONS
+from offbeat.policies.recurrent import CELLS, TRUNK, trunk_shapes
 from offbeat.types import EnvSpec, Weights
 
 FORMAT = 2
@@ -255,6 +256,8 @@ def _check_description(value: Any, spec: EnvSpec) -> str:
     required = {"kind": _is_text, **_HEAD[head]}
     required |= {"actor": _or_none(_is_text)} if kind == "module" else {"activation": _is_one_of(*NUMPY_ACTIVATIONS)}
     optional = {"head": _is_text, "exploration": _or_none(_is_exploration), "log_prob": _is_flag}
+    if kind != "module":
+        optional["recurrent"] = _is_trunk
     _check_mapping("policy", value, required, {**optional, "preprocessor": _or_none(_is_text)})
     if value.get("action_size", spec.action_size) != spec.action_size:
         raise InvalidDocument(f"policy has action_size={value['action_size']}, but spec has {spec.action_size} actions")
@@ -270,6 +273,14 @@ def _check_description(value: Any, spec: EnvSpec) -> str:
     if noise is not None and noise["kind"] != "own" and (noise["kind"] == "epsilon_greedy") != (has == "choices"):
         raise InvalidDocument(f"policy explores by {noise['kind']}, which does not match the action space of spec")
     return str(head)
+
+
+def _is_trunk(value: Any) -> bool:
+    """Whether this describes a recurrent trunk: a built-in one, or a user's own."""
+    own = isinstance(value, dict) and value.get("kind") == "own"
+    sizes: dict[str, Check] = {"make": _or_none(_is_text)} if own else {"size": _is_positive, "layers": _is_positive}
+    _check_mapping("policy.recurrent", value, {"kind": _is_one_of(*CELLS, "own"), **sizes})
+    return own or value["layers"] * value["size"] < _MAX_ELEMENTS
 
 
 def _is_exploration(value: Any) -> bool:
@@ -294,9 +305,10 @@ def _check_normaliser(weights: Weights, spec: EnvSpec) -> None:
 
 def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: Weights) -> None:
     """Checks that the layers' shapes lead from the observation's size to the head's input size."""
-    count = sum(name.startswith("actor/") and name.endswith("/weight") for name in weights)
-    wanted: dict[str, tuple[int, ...]] = {}
-    size, doubled = spec.observation_size, head == "squashed_gaussian" or policy.get("state_dependent_std")
+    above = [name for name in weights if name.startswith("actor/") and not name.startswith(TRUNK)]
+    count = sum(name.endswith("/weight") for name in above)
+    size, wanted = _check_trunk(policy.get("recurrent"), spec, weights)
+    doubled = head == "squashed_gaussian" or policy.get("state_dependent_std")
     for layer in range(count):
         found = weights.get(f"actor/{layer}/weight")
         last = layer == count - 1
@@ -316,8 +328,22 @@ def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: 
         wanted["actor/log_std"] = (spec.action_size,)
     if not count:
         raise InvalidDocument(f"{WEIGHTS} has no layer of an actor: no 'actor/0/weight'")
-    beside = ("normaliser/", "preprocessor/") if "preprocessor" in policy else ("normaliser/",)
+    beside: tuple[str, ...] = ("normaliser/", "preprocessor/") if "preprocessor" in policy else ("normaliser/",)
+    if policy.get("recurrent", {}).get("kind") == "own":
+        beside += (TRUNK,)  # torch compares these with the user's module
     _check_shapes(weights, wanted, {name for name in weights if not name.startswith(beside)})
+
+
+def _check_trunk(
+    recurrent: Mapping[str, Any] | None, spec: EnvSpec, weights: Weights
+) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """The input size of the first layer above a trunk, or without one, and the shapes of the trunk's weights."""
+    if recurrent is None:
+        return spec.observation_size, {}
+    if recurrent["kind"] != "own":
+        return recurrent["size"], trunk_shapes(recurrent, spec.observation_size)
+    first = weights.get("actor/0/weight")
+    return (0 if first is None or first.ndim != 2 else first.shape[0]), {}
 
 
 def _check_shapes(weights: Weights, wanted: Mapping[str, tuple[int, ...]], there: set[str]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from offbeat import flat
 from offbeat.algorithms.torch.batch import Batch
+from offbeat.algorithms.torch.memory import first_observations
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import OffbeatError, UsageError
@@ -239,7 +240,7 @@ class TorchBackend:
         module = self._acting.module
         training = module.training
         with torch.no_grad():
-            out = module.eval()(self._tensor(obs)).cpu().numpy()
+            out = module.eval()(first_observations(module, self._tensor(obs))).cpu().numpy()
         module.train(training)
         return np.asarray(out)
 

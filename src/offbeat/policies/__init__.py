@@ -11,7 +11,7 @@ from offbeat.policies.protocol import Policy
 from offbeat.references import make_own
 from offbeat.types import EnvSpec
 
-__all__ = ["NUMPY_BELOW", "Policy", "choose_backend", "make_policy"]
+__all__ = ["NUMPY_BELOW", "Policy", "choose_backend", "make_policy", "widths"]
 
 
 NUMPY_BELOW = 32_000_000
@@ -37,6 +37,16 @@ def choose_backend(acting: str, num_envs: int, hidden: Sequence[int], *, one_thr
     return "numpy" if num_envs * largest < NUMPY_BELOW else "torch"
 
 
+def widths(description: Mapping[str, Any], hidden: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of a policy's hidden layers for `choose_backend`, those of a built-in recurrent trunk included."""
+    recurrent = description.get("recurrent", {})
+    if "size" not in recurrent:
+        return tuple(hidden)
+    from offbeat.policies.recurrent import CELLS
+
+    return CELLS[recurrent["kind"]].gates * recurrent["size"], recurrent["size"], *hidden
+
+
 def make_policy(
     description: Mapping[str, Any],
     *,
@@ -49,7 +59,7 @@ def make_policy(
     explore: Callable[[Policy, EnvSpec], Policy] | None = None,
     preprocessor: Callable[[EnvSpec], Any] | None = None,
 ) -> Policy:
-    """Creates the policy of a `description` (as in policy.json). A user's module needs `spec` and `actor`.
+    """Creates the policy of a `description` (as in policy.json). A user's module needs `spec` and `actor`, its factory.
 
     It acts for the environments first_env to first_env + num_envs - 1 of `total_envs` (default num_envs). Noise scales
     are spread over total_envs. acting: numpy or torch; auto means numpy. explore: the user's own exploration; without
@@ -101,6 +111,7 @@ def _acting(
         return ModulePolicy(description, spec, actor)
     from offbeat.policies.heads import HEADS
     from offbeat.policies.mlp import MLPPolicy
+    from offbeat.policies.recurrent import RecurrentPolicy
 
     if description["kind"] not in HEADS:
         raise UsageError(
@@ -109,4 +120,13 @@ def _acting(
         )
     if acting not in ("auto", "numpy", "torch"):
         raise UsageError(f"acting={acting!r} must be auto, numpy or torch")
-    return MLPPolicy(description, "torch" if acting == "torch" else "numpy")
+    if "recurrent" not in description:
+        return MLPPolicy(description, "torch" if acting == "torch" else "numpy")
+    if description["recurrent"]["kind"] != "own":
+        return RecurrentPolicy(description, "torch" if acting == "torch" else "numpy")
+    if spec is None or actor is None:
+        named = description["recurrent"].get("make") or "the callable that created it"
+        raise UsageError(f"this policy has a recurrent module of your own, so it needs its code: pass actor= ({named})")
+    from offbeat.policies.own_trunk import OwnTrunk
+
+    return RecurrentPolicy(description, "torch", OwnTrunk(actor(spec)))

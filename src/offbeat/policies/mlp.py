@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.errors import UsageError
 from offbeat.policies.heads import HEADS, Head, mask_out
 from offbeat.types import Array, Weights
 
@@ -24,6 +25,11 @@ class MLPPolicy:
     """
 
     def __init__(self, description: Mapping[str, Any], backend: str = "numpy") -> None:
+        if "recurrent" in description:
+            raise UsageError(
+                "this policy has a recurrent state, which an MLP policy cannot carry from step to step; make it with "
+                "offbeat.policies.make_policy"
+            )
         self._description, self._make_head = description, HEADS[description["kind"]]
         self._backend = BACKENDS[backend]()
         self._activation = self._backend.activations[description["activation"]]
@@ -53,17 +59,28 @@ class MLPPolicy:
         self, obs: Array, carry: Array, rng: np.random.Generator | None, step: int = 0, mask: Array | None = None
     ) -> tuple[Array, Array, dict[str, Array]]:
         with self._backend.context():
-            out = self.outputs(self._backend.wrap(obs))
-            if mask is not None:
-                mask_out(out, self._backend.wrap(mask))
-            action, extras = self._head(out, rng)
+            action, extras = self.actions(self.outputs(self._backend.wrap(obs)), rng, mask)
             return action, carry, extras
+
+    def actions(self, out: Any, rng: np.random.Generator | None, mask: Array | None) -> tuple[Array, dict[str, Array]]:
+        """The actions and extras of the last layer's output (N, ...), which is overwritten."""
+        if mask is not None:
+            mask_out(out, self._backend.wrap(mask))
+        return self._head(out, rng)
 
     def outputs(self, x: Any) -> Any:
         """(N, O) -> the last layer's output (N, ...)."""
-        if self._normaliser is not None:
-            mean, scale, clip = self._normaliser
-            x = ((x - mean) * scale).clip(-clip, clip)
+        return self.layered(self.normalised(x))
+
+    def normalised(self, x: Any) -> Any:
+        """Observations (N, O) as the network takes them."""
+        if self._normaliser is None:
+            return x
+        mean, scale, clip = self._normaliser
+        return ((x - mean) * scale).clip(-clip, clip)
+
+    def layered(self, x: Any) -> Any:
+        """The last layer's output (N, ...) for the input (N, I) of the first."""
         *hidden, (weight, bias, _, _) = self._layers
         for hidden_weight, hidden_bias, norm_scale, norm_offset in hidden:
             x = x @ hidden_weight + hidden_bias
@@ -102,6 +119,8 @@ def _numpy() -> SimpleNamespace:
         exp=np.exp,
         log=np.log,
         tanh=np.tanh,
+        sigmoid=_sigmoid,
+        concatenate=np.concatenate,
         atanh=np.arctanh,
         sqrt=np.sqrt,
         context=nullcontext,
@@ -122,6 +141,8 @@ def _torch() -> SimpleNamespace:
         exp=torch.exp,
         log=torch.log,
         tanh=torch.tanh,
+        sigmoid=torch.sigmoid,
+        concatenate=torch.cat,
         atanh=torch.atanh,
         sqrt=torch.sqrt,
         context=torch.inference_mode,

@@ -27,8 +27,8 @@ def load_policy(
 ) -> LoadedPolicy:
     """Loads a policy from a run's directory, from what `Agent.save` wrote, or from an exported policy's directory.
 
-    checkpoint: latest, best, or a name under the run's checkpoints/. actor: the factory of your own actor module, if
-    the run used one. preprocessor: likewise. acting: "numpy" or "torch".
+    checkpoint: latest, best, or a name under the run's checkpoints/. actor: the factory of your own actor module, or
+    of your own recurrent module, if the run used one. preprocessor: likewise. acting: "numpy" or "torch".
     """
     directory = Path(path)
     exported = any((directory / where / "policy.json").exists() for where in ("policy", "policy.old", "."))

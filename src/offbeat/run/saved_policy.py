@@ -13,6 +13,7 @@ from typing import Any
 
 from offbeat import durable, flat
 from offbeat import settings as settings_module
+from offbeat.algorithms.configs.groups import own_acting_module
 from offbeat.algorithms.registry import ALGORITHMS, find_recorded, key_of
 from offbeat.coercion import suggestion
 from offbeat.deploy import LoadedPolicy
@@ -83,7 +84,7 @@ class SavedPolicy:
     def policy(self, vector: Vector) -> Policy:
         """Makes the policy for the vector's environments and loads its weights."""
         own = flat.values(self._config.learner)
-        own_actor, preprocessor = own.get(self._acting), own.get("preprocessor")
+        own_actor, preprocessor = own_acting_module(own, self._acting), own.get("preprocessor")
         policy = make_policy(
             self._notes["policy"],
             num_envs=vector.num_envs,

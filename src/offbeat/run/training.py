@@ -16,6 +16,7 @@ from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.algorithms.configs.exploration import describe, own_maker
+from offbeat.algorithms.configs.groups import own_acting_module
 from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.collect.ledger import ChunkLedger
 from offbeat.deploy.document import InvalidDocument, check_policy
@@ -23,7 +24,7 @@ from offbeat.errors import UsageError
 from offbeat.learn.backends import make_backend
 from offbeat.learn.learner import Learner
 from offbeat.learn.statistics import Preprocessor
-from offbeat.policies import Policy, choose_backend, make_policy
+from offbeat.policies import Policy, choose_backend, make_policy, widths
 from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
@@ -296,14 +297,14 @@ class Training:
 
     @property
     def _own_actor(self) -> Any:
-        """The user's own network that acts, or None."""
-        return flat.values(self.config.learner).get(self.algorithm.acts_with)
+        """The user's own module that acts, or None."""
+        return own_acting_module(flat.values(self.config.learner), self.algorithm.acts_with)
 
     def acts_in(self, num_envs: int) -> str:
         """numpy or torch: what the policy for so many environments computes with."""
         if self._own_actor is not None:
             return "torch"
-        run, hidden = self.config.run, self.config.learner.networks.hidden
+        run, hidden = self.config.run, widths(self.policy_description(), self.config.learner.networks.hidden)
         return choose_backend(run.collection.acting, num_envs, hidden, one_thread=self._one_thread)
 
     # Numbers of the user's own.

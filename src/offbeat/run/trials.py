@@ -11,6 +11,7 @@ from offbeat.errors import OffbeatError, UsageError, describe
 from offbeat.learn.statistics import Preprocessor
 from offbeat.policies import Policy
 from offbeat.policies.mlp import MLPPolicy
+from offbeat.policies.recurrent import RecurrentPolicy
 from offbeat.types import EnvSpec, Weights
 
 ROWS = 2
@@ -19,7 +20,7 @@ ROWS = 2
 def try_description(description: Mapping[str, Any], backend: Any, spec: EnvSpec) -> None:
     """Raises UsageError if the policy that is described computes something else than the network that learns."""
     obs = np.random.default_rng(0).standard_normal((8, spec.observation_size), np.float32)
-    policy = MLPPolicy(description)
+    policy = RecurrentPolicy(description) if "recurrent" in description else MLPPolicy(description)
     policy.load(backend.weights())
     try:
         wanted = backend.acting_outputs(obs)

@@ -71,6 +71,12 @@ def recurrence_of(config: Any) -> Recurrence:
     return found
 
 
+def own_acting_module(settings: Mapping[str, Any], acts_with: str) -> Reference | None:
+    """The user's own module that a policy needs to act, by an algorithm's flat settings: its network, or its trunk."""
+    own, trunk = settings.get(acts_with), settings.get("network", "mlp")
+    return trunk if own is None and trunk not in NETWORKS else own
+
+
 def learned_rows(config: Any) -> int:
     """Rows that an update from replay learns from: `batch_size` counts sequences if the networks are recurrent."""
     recurrence, count = recurrence_of(config), int(config.replay.batch_size)

@@ -2,9 +2,10 @@
 
 Algorithms pass observations through unchanged. A packed observation is (S, B, O + 1 + C): S consecutive steps of B
 sequences, each with the observation, 1 where the state does not come from the step before, and the state to begin with
-there. Its columns are followed by O more in a packed next observation: what comes after each step. The output has one
-row for each step that is learned from, by time and then by sequence (row t B + b); the first `burn_in` steps only bring
-the state up to date, without gradient.
+there. A packed next observation has O more columns, the observation to bootstrap from. With n-step returns it also has
+the n - 1 steps after the sequence, and a last column that says how many rows after its own that observation follows.
+The output has one row for each step that is learned from, by time and then by sequence (row t B + b); the first
+`burn_in` steps only bring the state up to date, without gradient.
 """
 
 from __future__ import annotations
@@ -39,11 +40,16 @@ class Trunk(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """The columns of packed observations. carry: those of the state to begin with, 0 where it is the initial one."""
+    """The columns and steps of packed observations.
+
+    carry: columns of the state to begin with; 0 where it is the initial one. ahead: steps after the sequence in a next
+    observation, n - 1 for n-step returns.
+    """
 
     observation: int
     carry: int
-    burn_in: int
+    burn_in: int = 0
+    ahead: int = 0
 
     @property
     def width(self) -> int:
@@ -69,7 +75,7 @@ class WithMemory(nn.Module):
         """(S, B, ...) -> (L B, H): at the observations, or at those that come after them."""
         burn_in = self.packing.burn_in if packed.ndim == 3 else 0
         steps = packed if packed.ndim == 3 else packed.unsqueeze(0)
-        x, flag, start, following = self._columns(steps)
+        x, flag, start, following, offset = self._columns(steps)
         trunk, broken, state = cast(Trunk, self.trunk), flag.squeeze(2) > 0.5, self.trunk.initial_state(steps.shape[1])
         if not self._stored:
             start = state.expand(len(steps), *state.shape)
@@ -79,18 +85,25 @@ class WithMemory(nn.Module):
         features, states = trunk(x[burn_in:], state, broken[burn_in:], start[burn_in:])
         if not following.shape[2]:
             return features.flatten(0, 1)
-        return trunk.step(following[burn_in:].flatten(0, 1), states.flatten(0, 1))[0]
+        if self.packing.ahead:
+            learned = slice(burn_in, len(steps) - self.packing.ahead)
+            following, rows = following[learned], offset[learned].long()
+            rows = rows + torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
+            states = states.gather(0, rows.expand(-1, -1, states.shape[2]))
+        else:
+            following = following[burn_in:]
+        return trunk.step(following.flatten(0, 1), states.flatten(0, 1))[0]
 
     def _columns(self, steps: Tensor) -> tuple[Tensor, ...]:
-        """Observation, flag, state to begin with, and the observation after the step (S, B, O or 0)."""
+        """Observation, flag, state to begin with; and of a next observation what to bootstrap from, and its offset."""
         packing, width = self.packing, steps.shape[2]
-        extra = width - packing.width
-        if extra not in (0, packing.observation):
+        more = packing.observation, int(packing.ahead > 0)
+        if width not in (packing.width, packing.width + sum(more)):
             raise ValueError(
                 f"a packed observation has {width} columns; it must have {packing.width}, or as a next observation "
-                f"{packing.width + packing.observation}"
+                f"{packing.width + sum(more)}"
             )
-        return steps.split((packing.observation, 1, packing.carry, extra), 2)
+        return steps.split((packing.observation, 1, packing.carry, *(more if width > packing.width else (0, 0))), 2)
 
 
 class UserRecurrent(nn.Module):
@@ -192,7 +205,9 @@ def with_memory(
         return network
     recurrence = recurrence_of(config)
     carry = trunk.state_size if recurrence.start_state == "stored" else 0
-    return WithMemory(trunk, network, Packing(spec.observation_size, carry, recurrence.burn_in), stored=acts)
+    ahead = getattr(config.returns, "n_step", 1) - 1
+    packing = Packing(spec.observation_size, carry, recurrence.burn_in, ahead)
+    return WithMemory(trunk, network, packing, stored=acts)
 
 
 def above(module: nn.Module) -> nn.Module:
@@ -204,6 +219,15 @@ def observation_width(module: nn.Module, spec: EnvSpec) -> int:
     """Columns of the observations that a network takes: packed ones where it has a trunk."""
     inner = module.mlp if isinstance(module, WithLogStd) else module
     return inner.packing.width if isinstance(inner, WithMemory) else spec.observation_size
+
+
+def first_observations(module: nn.Module, obs: Tensor) -> Tensor:
+    """Observations (R, O) as a network takes them; for one with a trunk, those of first steps of episodes."""
+    inner = module.mlp if isinstance(module, WithLogStd) else module
+    if not isinstance(inner, WithMemory):
+        return obs
+    start = inner.trunk.initial_state(len(obs))[:, : inner.packing.carry]
+    return torch.cat((obs, torch.ones_like(obs[:, :1]), start), 1)
 
 
 def memory_name(name: str) -> str:
