@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import skrl_agents as small
 from offbeat.compat import skrl
 from offbeat.compat.skrl.trainers.torch import ParallelTrainerCfg, Trainer, TrainerCfg
+from offbeat.compat.skrl.trainers.torch.agent_process import work
 from offbeat.errors import OffbeatError, UsageError
 from skrl_agents import still
 
@@ -250,25 +251,90 @@ def test_several_agents_learn_one_after_the_other(tmp_path: Path) -> None:
     assert [agent.learner.updates for agent in agents] == [7, 7]
 
 
+class Counting(Calls):
+    """An agent of a user whose only module counts the rows that it recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = torch.nn.Linear(1, 1, bias=False)
+        self.checkpoint_modules["counter"] = self.counter
+        self.counter.weight.data.zero_()
+
+    def record_transition(self, **step: Any) -> None:
+        self.counter.weight.data += len(step["observations"])
+
+
 def test_parallel_agents_learn_in_processes_of_their_own(tmp_path: Path) -> None:
     agents = [
         small.make_agent(
             tmp_path,
             skrl.RandomMemory(memory_size=32),
             models=small.make_models(seed=each),
-            experiment={"experiment_name": f"agent{each}", "checkpoint_interval": 5},
+            experiment={"experiment_name": f"agent{each}", "checkpoint_interval": interval},
             init=False,
         )
-        for each in range(2)
+        for each, interval in enumerate((6, "auto"))
     ]
-    before = [small.weights(agent) for agent in agents]
-    trained(still(2), agents, skrl.ParallelTrainer, timesteps=6)
+    counting, before = Counting(), [small.weights(agent) for agent in agents]
+    trained(still(4), [*agents, counting], skrl.ParallelTrainer, scopes=[1, 2, 1], timesteps=10)
+    saved = [sorted(path.name for path in tmp_path.glob(f"agent{each}/checkpoints/agent_*.pt")) for each in range(2)]
+    assert saved == [["agent_6.pt"], sorted(f"agent_{each}.pt" for each in range(2, 11))]  # auto: a tenth of timesteps
     for number, (agent, fresh) in enumerate(zip(agents, before, strict=True)):
         after = small.weights(agent)
         assert all(not torch.equal(after[name], fresh[name]) for name in fresh)  # in the modules that were passed
-        assert len(agent.memory) == 5  # of six steps, one only reset
-        saved = torch.load(tmp_path / f"agent{number}" / "checkpoints" / "agent_5.pt", weights_only=True)
-        assert "critic_optimizer" in saved
+        assert len(agent.memory) == 9 * (1 + number)  # of ten steps, one only reset
+        checkpoint = torch.load(tmp_path / f"agent{number}" / "checkpoints" / "agent_6.pt", weights_only=True)
+        assert "critic_optimizer" in checkpoint
+    assert counting.counter.weight.item() == 10
+
+
+def test_parallel_agents_are_trained_or_evaluated_with_the_trainers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here:
+        """In place of a process."""
+
+        def __init__(self, number: int, agent: Any, cfg: Any) -> None:
+            self.agent, self.asked = agent, []  # type: ignore[var-annotated]
+            agent.init(trainer_cfg=cfg)
+
+        def begin(self, method: str, arguments: Any, named: Any) -> None:
+            self.asked.append((method, arguments, named))
+
+        def result(self) -> Any:
+            method, arguments, named = self.asked.pop(0)
+            return getattr(self.agent, method)(*arguments, **named)
+
+        def call(self, method: str, *arguments: Any) -> Any:
+            return getattr(self.agent, method)(*arguments)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("offbeat.compat.skrl.trainers.torch.parallel.AgentProcess", Here)
+    for run, training, taken in (("train", True, [1.0, 2.0, 2.0]), ("eval", False, [0.5, 1.0, 1.0])):
+        env, agents = still(3), [Calls(1.0), Calls(2.0)]
+        trainer = skrl.ParallelTrainer(env=env, agents=agents, scopes=[1, 2], cfg={**QUIET, "timesteps": 2})
+        getattr(trainer, run)()
+        assert [member.unwrapped.taken[0][0] for member in env.unwrapped.envs] == taken
+        assert [agent.training for agent in agents] == [training] * 2
+        assert [agent.calls[0] for agent in agents] == [("init", 2)] * 2
+        assert [len(agent.rows) for agent in agents] == [2, 2]
+
+
+def test_the_process_of_an_agent_has_the_seed_and_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skrl.config.torch, "key", 0)
+    drawn = []
+
+    class Draws(Calls):
+        def init(self, *, trainer_cfg: Any = None) -> None:
+            drawn.append((skrl.config.torch.key, float(torch.rand(()))))
+
+    class NoMessages:
+        def receive(self) -> None: ...
+
+    for number, seed in ((0, 5), (1, 5), (0, 5), (0, 6)):
+        work(NoMessages(), (number, seed, TrainerCfg(), Draws()))  # type: ignore[arg-type]
+    assert [key for key, _ in drawn] == [5, 5, 5, 6]
+    assert drawn[0] == drawn[2]
+    assert drawn[0][1] != drawn[1][1]
 
 
 def test_a_parallel_agent_that_fails_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from unilab_learner import small
 from offbeat.compat.unilab import SACLearner, TD3Learner
 from offbeat.compat.unilab.algos.torch.fast_sac.learner import SACActor
 from offbeat.compat.unilab.algos.torch.fast_td3.learner import TD3Actor
+from offbeat.compat.unilab.algos.torch.offpolicy.actors import build_actor
 from offbeat.compat.unilab.ipc.async_runner import AsyncRunner
-from offbeat.compat.unilab.rsl_rl.modules import EmpiricalNormalization
+from offbeat.compat.unilab.rsl_rl.modules import EmpiricalNormalization, GaussianDistribution
 from offbeat.errors import UsageError
 
 SMALL = {"actor_hidden_dim": 8, "critic_hidden_dim": 8}
@@ -157,6 +158,15 @@ def test_exploration_of_our_actors(kind: Any) -> None:
     assert len(kind(3, 1, hidden_dim=8).state_dict()) > len(kind(3, 1, hidden_dim=8, use_layer_norm=False).state_dict())
 
 
+@pytest.mark.parametrize("algo_type", ["sac", "td3"])
+def test_an_actor_is_built_for_so_many_environments_on_a_device(algo_type: str) -> None:
+    built = build_actor(algo_type, 3, 2, 8, use_layer_norm=False, num_envs=5)
+    assert next(built.parameters()).device.type == "cpu"
+    assert algo_type == "sac" or built.noise_scales.shape == (5, 1)
+    elsewhere = build_actor(algo_type, 3, 2, 8, use_layer_norm=False, device="meta")
+    assert next(elsewhere.parameters()).device.type == "meta"
+
+
 def test_td3_draws_a_scale_of_noise_for_each_environment_whose_episode_begins() -> None:
     torch.manual_seed(0)
     learner = TD3Learner(3, 2, num_envs=5, log_std_min=-2.0, log_std_max=-1.0, **SMALL)
@@ -199,3 +209,16 @@ def test_statistics_have_an_epsilon_and_an_end() -> None:
     for _ in range(3):
         ended.update(rows + float(ended.count))
     assert int(ended.count) == 2
+
+
+@pytest.mark.parametrize(("std_type", "name", "moved"), [("scalar", "std_param", 0.8), ("log", "log_std_param", None)])
+def test_the_type_of_a_deviation_is_what_is_learned(std_type: str, name: str, moved: float | None) -> None:
+    gaussian = GaussianDistribution(2, init_std=0.5, std_range=(0.1, 2.0), std_type=std_type)
+    assert gaussian.log_std().exp().tolist() == pytest.approx([0.5, 0.5])
+    with torch.no_grad():
+        gaussian.get_parameter(name).add_(0.3)
+    expected = moved or 0.5 * float(torch.tensor(0.3).exp())
+    assert gaussian.log_std().exp().tolist() == pytest.approx([expected] * 2)
+    with torch.no_grad():
+        gaussian.get_parameter(name).add_(9.0)
+    assert gaussian.log_std().exp().tolist() == pytest.approx([2.0, 2.0])

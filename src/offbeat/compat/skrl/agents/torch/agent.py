@@ -96,6 +96,18 @@ class Agent(AnyAgent):
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"load: {name!r} in {path} does not fit this agent: {error}") from error
 
+    # In another process.
+
+    def learned_state(self) -> dict[str, Any]:
+        """What `take_over` needs: all modules, and the memory."""
+        return {"modules": self._module_states(), "memory": self.memory}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Takes over what this agent has learned in another process."""
+        self._restore_modules(state["modules"], "another process")
+        if self.memory is not None and state["memory"] is not None:
+            self.memory.__dict__.update(state["memory"].__dict__)
+
 
 class _ModelMode:
     """Sets a model's mode as its `enable_training_mode` does; twice per update, so without a call for each submodule.

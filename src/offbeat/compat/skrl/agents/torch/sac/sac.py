@@ -179,16 +179,6 @@ class SAC(AnySAC, Agent):
         self._resume_files = ResumeFiles(self.experiment_dir)
         self._restore_modules(state["modules"], "another process")
 
-    def learned_state(self) -> dict[str, Any]:
-        """What `take_over` needs: all modules, and the memory."""
-        return {"modules": self._module_states(), "memory": self.memory}
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Takes over what this agent has learned in another process."""
-        self._restore_modules(state["modules"], "another process")
-        if self.memory is not None and state["memory"] is not None:
-            self.memory.__dict__.update(state["memory"].__dict__)
-
 
 def _alive(flags: Tensor, dtype: torch.dtype) -> Tensor:
     return (~flags.bool()).to(dtype)
