@@ -14,6 +14,7 @@ import skrl_agents as small
 from offbeat.compat import skrl
 from offbeat.compat.skrl.trainers.torch import ParallelTrainerCfg, Trainer, TrainerCfg
 from offbeat.compat.skrl.trainers.torch.agent_process import work
+from offbeat.compat.skrl.trainers.torch.parallel import AgentProcess
 from offbeat.errors import OffbeatError, UsageError
 from skrl_agents import still
 
@@ -320,18 +321,30 @@ def test_parallel_agents_are_trained_or_evaluated_with_the_trainers_settings(mon
 
 
 def test_the_process_of_an_agent_has_the_seed_and_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skrl.config.torch, "key", 0)
-    drawn = []
+    drawn: list[tuple[int, float]] = []
+    started: list[Any] = []
 
     class Draws(Calls):
         def init(self, *, trainer_cfg: Any = None) -> None:
             drawn.append((skrl.config.torch.key, float(torch.rand(()))))
 
-    class NoMessages:
+    class Process:
+        """Keeps what would be sent to a process; as its parent, has no message for it."""
+
+        def __init__(self, name: str, module: str, job: Any, *others: Any) -> None:
+            self.job = job()
+            started.append(self)
+
+        def start(self) -> None: ...
+
         def receive(self) -> None: ...
 
+    monkeypatch.setattr("offbeat.compat.skrl.trainers.torch.parallel.Child", Process)
     for number, seed in ((0, 5), (1, 5), (0, 5), (0, 6)):
-        work(NoMessages(), (number, seed, TrainerCfg(), Draws()))  # type: ignore[arg-type]
+        monkeypatch.setattr(skrl.config.torch, "key", seed)
+        AgentProcess(number, Draws(), TrainerCfg())
+        monkeypatch.setattr(skrl.config.torch, "key", 0)  # as in a new process
+        work(started[-1], started[-1].job)
     assert [key for key, _ in drawn] == [5, 5, 5, 6]
     assert drawn[0] == drawn[2]
     assert drawn[0][1] != drawn[1][1]
