@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -152,3 +153,16 @@ def test_learning_the_entropy_coefficient_may_be_switched_off_and_on(tmp_path: P
     agent.save(str(tmp_path / "agent.pt"))
     saved = torch.load(tmp_path / "agent.pt", weights_only=True)
     assert float(saved["log_entropy_coefficient"]) == found[2]
+
+
+# Spaces.
+
+
+def test_spaces_that_are_passed_count_before_those_of_the_policy() -> None:
+    models = small.make_models()
+    policy = models["policy"]
+    other = gym.spaces.Box(-5.0, 5.0, (3,)), gym.spaces.Box(-5.0, 5.0, (2,))
+    agent = skrl.SAC(models=models, observation_space=other[0], action_space=other[1])
+    assert (agent.observation_space, agent.action_space) == other
+    own = skrl.SAC(models=models)
+    assert (own.observation_space, own.action_space) == (policy.observation_space, policy.action_space)
