@@ -1,4 +1,7 @@
-"""skrl's documented interface (version 2) for SAC in PyTorch, under skrl's own import paths, on our core."""
+"""skrl's documented interface (version 2) for SAC, under skrl's own import paths, on our core.
+
+Short imports are PyTorch's; JAX's classes are under agents.jax, models.jax, memories.jax, trainers.jax, ...
+"""
 
 from offbeat.compat.skrl.agents.torch import Agent, AgentCfg, ExperimentCfg
 from offbeat.compat.skrl.agents.torch.sac import SAC, SAC_CFG

@@ -18,7 +18,7 @@ from offbeat.compat.skrl.agents.jax.sac.schedules import Rates
 from offbeat.compat.skrl.agents.sac.agent import AnySAC
 from offbeat.compat.skrl.agents.sac.draws import Draws
 from offbeat.compat.skrl.agents.sac.sac_cfg import SAC_CFG
-from offbeat.compat.skrl.agents.sac.settings import MODELS, core_config
+from offbeat.compat.skrl.agents.sac.settings import CRITICS, MODELS, core_config
 from offbeat.compat.skrl.agents.tracking import reduced
 from offbeat.compat.skrl.framework import config
 from offbeat.compat.skrl.models.jax import GaussianMixin
@@ -53,6 +53,9 @@ class SAC(AnySAC, Agent):
         self.learner = make_learner(self.models, core_config(cfg), self._sizes, self.device, self._dtype, seed)
         self._backend: ModelsBackend = self.learner.backend  # type: ignore[assignment]
         self._linked = link(self.models, self._backend)
+        self.policy_optimizer = self._linked["policy_optimizer"]
+        self.entropy_optimizer = self._linked["entropy_optimizer"]
+        self.critic_1_optimizer, self.critic_2_optimizer = (self._linked[f"{name}_optimizer"] for name in CRITICS)
         self.log_entropy_coefficient = self._linked["log_entropy_coefficient"]
         self._rate_state = Rates(
             cfg.learning_rate,  # type: ignore[arg-type]
