@@ -29,33 +29,33 @@ SETTINGS: dict[str, tuple[str, EnvSpec, dict[str, Any]]] = {
     "sac sgd of a subset": (
         "sac",
         BOX,
-        {"optimiser": "sgd", "critics": 3, "target_subset": 2, "critic_layer_norm": True, "temperature_initial": 0.3},
-    ),
-    "sac other shapes": (
-        "sac",
-        BOX,
-        {"hidden": (6,), "critic_hidden": (8, 4), "batch_size": 12, "activation": "silu"}
-        | {"log_std_min": -0.2, "log_std_max": 0.1},
+        {"optimiser": "sgd", "critics": 3, "target_subset": 2, "critic_layer_norm": True, "temperature_initial": 0.3}
+        | {"hidden": (6, 4), "critic_hidden": (8,), "batch_size": 12, "log_std_min": -0.2, "log_std_max": 0.1},
     ),
     "sac of choices delayed": (
         "sac",
         CHOICE_WITH_STATE,
-        {**DELAYED, "critics": 3, "target_subset": 2, "actor_value": "mean", "temperature": "fixed"},
+        {
+            **DELAYED,
+            "critics": 3,
+            "target_subset": 2,
+            "actor_value": "mean",
+            "temperature": "fixed",
+            "activation": "silu",
+        },
     ),
     "sac of masked choices": ("sac", MASKED, {"layer_norm": True, "max_grad_norm": 0.1}),
-    "redq in its own way": ("redq", BOX, {"target_subset": 1, "critics": 3, "actor_value": "min", "actor_every": 1}),
     "td3 adamw": (
         "td3",
         STATE,
         {**ADAMW, **DELAYED, "max_grad_norm": 0.1, "layer_norm": True, "target_noise": 0.9, "target_noise_clip": 0.2},
     ),
-    "td3 rmsprop": (
-        "td3",
+    "ddpg rmsprop": (
+        "ddpg",
         BOX,
-        {"optimiser": "rmsprop", "activation": "elu", "critics": 3, "critic_hidden": (8, 4), "batch_size": 12}
-        | {"hidden": (6,), "actor_every": 1, "target_every": 1},
+        {"optimiser": "rmsprop", "activation": "elu", "critics": 2, "critic_hidden": (8, 4), "batch_size": 12}
+        | {"hidden": (6,), "target_noise": 0.3, "actor_every": 2},
     ),
-    "ddpg with noise": ("ddpg", BOX, {**DELAYED, "critics": 2, "target_noise": 0.3, "optimiser": "sgd"}),
     "dqn dueling": (
         "dqn",
         CHOICE,
@@ -66,7 +66,7 @@ SETTINGS: dict[str, tuple[str, EnvSpec, dict[str, Any]]] = {
         "dqn",
         MASKED,
         {"double_q": False, "dueling": True, "optimiser": "rmsprop", "target_every": 1, "activation": "tanh"}
-        | {"hidden": (6,), "batch_size": 12},
+        | {"hidden": (6, 4), "batch_size": 12},
     ),
 }
 """Algorithm, environment and settings by name: each setting that an update reads once, several in a case."""

@@ -11,13 +11,13 @@ import pytest
 
 from offbeat.learn.jax_staging import Staging
 from offbeat.types import Batches
-from small_backends import BOX, CHOICE, STATE, batches, learn, make, metrics_of, part
+from small_backends import BOX, CASES, CHOICE, STATE, batches, learn, make, metrics_of, part
 
 PLAIN: dict[str, Any] = {"optimiser": "sgd", "target_every": 1, "tau": 0.5}
 LARGE: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "sac": ("sac", STATE, {}),
     "sac of choices": ("sac", CHOICE, {}),
-    "redq": ("redq", STATE, {"critics": 3, "actor_every": 1}),
+    "redq": ("redq", STATE, {"critics": 2, "target_subset": 1, "actor_every": 1}),
     "td3": ("td3", STATE, {"actor_every": 1}),
     "ddpg": ("ddpg", STATE, {}),
     "dqn": ("dqn", CHOICE, {"dueling": True, "max_grad_norm": 1.0}),
@@ -25,7 +25,9 @@ LARGE: dict[str, tuple[str, Any, dict[str, Any]]] = {
 STEPS = [{"actor": 1.0, "critic": 1.0, "temperature": 1.0}]
 
 
-@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=[pytest.mark.slow] if each in ("redq", "ddpg") else []) for each in LARGE]
+)
 def test_compiled_gradients_are_those_of_single_operations(case: str) -> None:
     """At the usual sizes, where XLA may use other kernels. A step of gradient descent at rate 1 is the gradient."""
     algorithm, spec, settings = LARGE[case]
@@ -82,17 +84,16 @@ def test_what_is_written_into_the_given_arrays_after_an_update_does_not_matter()
 
 def test_dropout_repeats_with_its_seed_and_leaves_out_other_units_with_another() -> None:
     given, found = batches(BOX, 2), []
-    settings: dict[str, Any] = {"critic_dropout": 0.5, "critic_hidden": (8,), "critics": 1}
-    learner = make("sac", BOX, "jax", **settings)
+    learner = make("sac", BOX, "jax", **CASES["sac with dropout"][2])
     first = learner.arrays()
     for seed in (3, 3, 4):
         learner.restore(first)
-        learn(learner, given, seed=seed)
+        learn(learner, given, seed=seed, td_errors=True)
         found.append(learner.arrays()["critic/0/weight"])
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
     # In a call of its own, the second update has the seed after the first one's.
     learner.restore(first)
     for index in range(2):
-        learn(learner, part(given, slice(index, index + 1)), index, seed=3 + index)
+        learn(learner, part(given, slice(index, index + 1)), index, seed=3 + index, td_errors=True)
     np.testing.assert_array_equal(learner.arrays()["critic/0/weight"], found[0])
