@@ -179,7 +179,7 @@ CHANGED: dict[str, Any] = {
 }
 
 
-def _rows(spec: EnvSpec, count: int = 200) -> Chunk:
+def rows(spec: EnvSpec, count: int = 200) -> Chunk:
     rng, index = np.random.default_rng(0), np.arange(count)
     action = rng.uniform(-1, 1, (count, spec.action_size)) if spec.choices is None else spec.random_actions(rng, count)
     columns = {
@@ -200,7 +200,7 @@ def _rows(spec: EnvSpec, count: int = 200) -> Chunk:
 
 def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     """Row by row, with each rollout learned from when it is complete. Others acted: some ratios are clipped."""
-    columns = dict(_rows(agent.spec).columns)
+    columns = dict(rows(agent.spec).columns)
     normal = -(0.5 * columns["action"] ** 2 + 0.5 * np.log(2 * np.pi)).sum(1)
     columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
     for row in range(80):
@@ -223,7 +223,7 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
         small = {name: value for name, value in SMALL.items() if name not in own}
         small |= {"actor_every": 1} if algorithm == "redq" else {}  # or the actor would not learn in so few updates
         agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
-        agent.add(_rows(spec))
+        agent.add(rows(spec))
         agent.training.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
     policy.load(agent.publication().weights)
@@ -270,8 +270,8 @@ def _usually_seen(algorithm: str, besides: dict[str, Any], compiled: list[str]) 
     return _usual[key]
 
 
-@pytest.mark.parametrize(("algorithm", "setting"), _cases())
-def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting: Setting, compiled: list[str]) -> None:
+def change_of(algorithm: str, setting: Setting) -> tuple[dict[str, Any], Any]:
+    """What has to be set besides, and another value of the setting."""
     assert setting.name in CHANGED, f"{setting.name} has no behavioural test: add another value for it to CHANGED"
     value, besides = CHANGED[setting.name], {setting.union: setting.of[0]} if setting.union else {}
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
@@ -280,6 +280,12 @@ def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting
         value = value.get(algorithm, value.get(""))
     if besides.get("schedule") is fading and algorithm not in ("dqn", *FROM_ROLLOUTS):
         besides = {"critic_schedule": fading}
+    return besides, value
+
+
+@pytest.mark.parametrize(("algorithm", "setting"), _cases())
+def test_every_setting_of_an_algorithm_changes_something(algorithm: str, setting: Setting, compiled: list[str]) -> None:
+    besides, value = change_of(algorithm, setting)
     torch.set_num_threads(1)
     # Which pass gradients go through is what only these two are for; what others change is in what was learned.
     compared = slice(None) if setting.name in ("gradients", "compile") else slice(3)
@@ -298,7 +304,7 @@ def test_discrete_sac_heeds_what_box_actions_heed() -> None:
         states = []
         for changes in ({}, settings):
             agent = offbeat.Agent("sac", choice_spec(5, 3), **SMALL, **changes)
-            agent.add(_rows(agent.spec))
+            agent.add(rows(agent.spec))
             agent.training.learn(UPDATES)
             states.append({name: array.tolist() for name, array in agent.learner.arrays().items()})
         assert states[0] != states[1], settings
