@@ -173,6 +173,7 @@ class Growing(TorchBackend):
     """Remembers every update; what it remembers has no fixed shape."""
 
     growing = ("seeds",)
+    updates_per_call = 1
     seeds: list[int]
 
     def update(self, batches: Any, noise: Any, rates: Any, *, updates: int, seed: int, td_errors: bool) -> Any:

@@ -39,6 +39,7 @@ class Backend(Protocol):
 
     name: torch, jax. noise_shape: standard normal draws that one update takes. networks: the parts of the state that
     are networks, by their prefix in `arrays`. growing: prefixes of arrays whose shape may differ from a saved one.
+    updates_per_call: it should make at least so many in one call, where they are due, however large the batches are.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Backend(Protocol):
     noise_shape: tuple[int, ...]
     networks: tuple[str, ...]
     growing: tuple[str, ...]
+    updates_per_call: int
 
     def update(
         self,

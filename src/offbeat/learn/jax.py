@@ -18,6 +18,7 @@ from offbeat.algorithms.jax.networks import Network
 from offbeat.algorithms.jax.optimise import Optimiser
 from offbeat.errors import UsageError
 from offbeat.learn.backend import RolloutResult, UpdateResult
+from offbeat.learn.jax_compile import compiled
 from offbeat.learn.jax_devices import Devices
 from offbeat.learn.jax_rollouts import Turns
 from offbeat.learn.jax_staging import Staging
@@ -26,6 +27,9 @@ from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
 
 ROWS_PER_CALL = 4_096
 """A compiled loop makes as many updates as have about this many rows, or fewer: how many is an argument of it."""
+UPDATES_PER_CALL = 16
+"""It makes so many at least, where they are due: each call takes new memory for its results, and its pages cost as much
+as a third of an update with 8,192 rows."""
 
 
 class JaxBackend:
@@ -37,6 +41,7 @@ class JaxBackend:
     """
 
     name = "jax"
+    updates_per_call = UPDATES_PER_CALL
     growing: tuple[str, ...] = ()
 
     def __init__(
@@ -92,7 +97,7 @@ class JaxBackend:
         columns = dict(batches.columns)
         if batches.weight is not None:
             columns[_WEIGHT] = batches.weight
-        most = max(1, ROWS_PER_CALL // columns["reward"].shape[1])
+        most = max(self.updates_per_call, ROWS_PER_CALL // columns["reward"].shape[1])
         found = []
         with self._precision():
             for start in range(0, len(batches), most):
@@ -112,7 +117,7 @@ class JaxBackend:
         if self._staging is None or not self._staging.fits(given, most):
             self._staging = Staging(given, most, self.dtype, self._devices.first)
         if td_errors not in self._loops:
-            self._loops[td_errors] = jax.jit(partial(self._loop, td_errors=td_errors), donate_argnums=0)
+            self._loops[td_errors] = compiled(partial(self._loop, td_errors=td_errors), given["reward"].shape[1])
         rows = [name for name in given if name not in (_NOISE, _KEYS) and not name.startswith(_RATE)]
         arrays = self._devices.divide(self._staging.put(given), rows)
         self.state, metrics, errors = self._loops[td_errors](self.state, arrays, count, updates)

@@ -12,6 +12,7 @@ import numpy as np
 from offbeat import flat
 from offbeat.algorithms.jax.division import whole
 from offbeat.algorithms.jax.rollout import RolloutArrays
+from offbeat.learn.jax_compile import compiled
 from offbeat.types import Array, EnvSpec, RolloutBatch
 
 _OF_STEPS = {each.name for each in dataclasses.fields(RolloutArrays)}
@@ -59,7 +60,7 @@ class Turns:
             found = self._module.learn_rollout(state, current, self._spec, steps, orders, rate, count, updates)
             return whole(found[0]), *found[1:]
 
-        return jax.jit(turn, donate_argnums=0)
+        return compiled(turn, 0)
 
 
 def arrays_of(

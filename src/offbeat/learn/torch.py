@@ -76,6 +76,7 @@ class TorchBackend:
 
     name = "torch"
     growing: tuple[str, ...] = ()
+    updates_per_call = 1
 
     def __init__(
         self,

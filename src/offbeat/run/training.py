@@ -173,8 +173,8 @@ class Training:
         """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
         if self.algorithm.learns_from == "rollouts":
             return self._learn_rollout(count)
-        size, made = max(1, ROWS_PER_CALL // replay_settings(self.config).batch_rows), 0
-        experience, learner = self.experience, self.learner
+        experience, learner, made = self.experience, self.learner, 0
+        size = max(learner.backend.updates_per_call, ROWS_PER_CALL // replay_settings(self.config).batch_rows)
         if self.pace.by_steps:
             learner.progress = self._share_done(self.steps)
         while made < count:

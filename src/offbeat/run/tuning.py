@@ -18,7 +18,7 @@ GRAIN, SLOW_GRAIN = 8_000_000, 64_000_000
 """Multiplications per thread in the largest product of an update, from which another thread is faster; and the same on
 processors where threads wake slowly. A second thread made SAC with 256-256 units and batches of 256 (17 million) a
 third faster on virtual AMD cores (docs/benchmarks.md) and a quarter slower on virtual Intel ones, before these
-rules."""
+rules. JAX takes the second value everywhere: for the same update its second thread made it 15% slower, also on AMD."""
 MOST_THREADS = 16
 MULTIPLICATIONS_PER_SECOND = 4e10
 """Of one core, roughly, over a whole update."""
@@ -77,7 +77,8 @@ def learner_threads(config: Config) -> int:
     in_turns = from_replay and not run.collection.collectors  # a few updates after each vector step
     if threads.idle_threads_spin() or (in_turns and stepping > 0.5):
         return 1
-    useful = int(work.largest // (SLOW_GRAIN if threads.threads_wake_slowly() else GRAIN))
+    slow = run.compute.backend == "jax" or threads.threads_wake_slowly()
+    useful = int(work.largest // (SLOW_GRAIN if slow else GRAIN))
     return max(1, min(useful, threads.cores() - round(min(run.collection.collectors, stepping)), MOST_THREADS))
 
 

@@ -46,6 +46,7 @@ class LearnerBackend:
     noise_shape: tuple[int, ...] = (0,)
     networks: tuple[str, ...] = ()
     growing = (_STATE,)
+    updates_per_call = 1
 
     def __init__(
         self,
