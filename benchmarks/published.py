@@ -45,6 +45,7 @@ TASKS = (
     Task("dqn", "Acrobot-v1", 100_000, -100, "-76.6 (RL Zoo, one run)"),
     Task("ppo", "CartPole-v1", 100_000, 475, "500 (RL Zoo, one run)"),
     Task("appo", "CartPole-v1", 100_000, 475, "500 (RL Zoo's PPO, one run)"),
+    Task("appo", "Pendulum-v1", 200_000, -250, "-172 at 100,000 (RL Zoo's PPO, one run)"),
     Task("ppo", "Pendulum-v1", 200_000, -250, "-172 at 100,000 (RL Zoo, one run)"),
     Task("sac", "Pendulum-v1", 10_000, -200, "-157 ± 89 at 20,000 (RL Zoo, one run)"),
     Task("td3", "Pendulum-v1", 20_000, -200, "-152 ± 90 (RL Zoo, one run)"),
@@ -55,17 +56,23 @@ TASKS = (
     Task("sac", "HalfCheetah-v5", 100_000, 5_500, "6515 ± 514, least 5629 (Tianshou)"),
     Task("td3", "HalfCheetah-v5", 100_000, 4_500, "5514 ± 554, least 4542 (its authors, other settings: see below)"),
 )
+OF_JAX = (
+    *("sac-Pendulum-v1", "sac-InvertedPendulum-v5", "td3-Pendulum-v1", "td3-InvertedPendulum-v5"),
+    *("dqn-CartPole-v1", "dqn-Acrobot-v1", "appo-CartPole-v1", "appo-Pendulum-v1"),
+)
+"""Tasks that --backend jax trains by default: two of each algorithm."""
 
 
-def train(task: Task, seed: int, work: Path, collectors: int = 0) -> dict[str, Any]:
+def train(task: Task, seed: int, work: Path, collectors: int = 0, backend: str = "torch") -> dict[str, Any]:
     """Trains one run, unless it is finished already: its final evaluation, learning curve and time."""
     name = f"{task.name}-{task.steps}-{seed}" + (f"-collectors-{collectors}" if collectors else "")
+    name += f"-{backend}" if backend != "torch" else ""
     path = work / name
     if not finished(path):
         command = [sys.executable, "-m", "offbeat", "train", task.algorithm, "--env", task.environment]
         flags = {"total-steps": task.steps, "seed": seed, "threads": 1, "out": work, "eval-episodes": EPISODES}
         flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name}
-        flags |= {"collectors": collectors} if collectors else {}
+        flags |= {"backend": backend} | ({"collectors": collectors} if collectors else {})
         for flag, value in flags.items():
             command += [f"--{flag}", str(value)]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -138,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=report.names, help="only these tasks, comma-separated, such as dqn-CartPole-v1")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--backend", choices=("torch", "jax"), default="torch")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of parallel runs")
     parser.add_argument("--work", type=Path, default=HERE.parent / ".results", help="directory for the runs")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
@@ -145,13 +153,17 @@ def main() -> None:
     known = {task.name: task for task in TASKS}
     if wrong := [name for name in options.only or () if name not in known]:
         raise SystemExit(f"--only {wrong[0]}: there is no such task; use one of {', '.join(known)}")
-    tasks = [known[name] for name in options.only] if options.only else list(TASKS)
+    tasks = [known[name] for name in options.only or (OF_JAX if options.backend == "jax" else known)]
+    called = "published" if options.backend == "torch" else f"published_{options.backend}"
     options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "published.json"
+    file = options.out / f"{called}.json"
     record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"tasks": {}, "machine": {}}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         waiting = {
-            task.name: [pool.submit(train, task, seed, options.work) for seed in range(options.seeds)] for task in tasks
+            task.name: [
+                pool.submit(train, task, seed, options.work, 0, options.backend) for seed in range(options.seeds)
+            ]
+            for task in tasks
         }
         for name, futures in waiting.items():
             record["tasks"][name] = [future.result() for future in futures]
@@ -162,12 +174,12 @@ def main() -> None:
     markdown = (
         f"{machine.sentence(machine.describe())}. Final policy, deterministic, {EPISODES} episodes per seed; "
         f"unmodified presets, one thread each.\n\n{table(record['tasks'])}\n\n"
-        "![Learning curves](../benchmarks/results/published.png)"
+        f"![Learning curves](../benchmarks/results/{called}.png)"
     )
-    (options.out / "published.md").write_text(markdown + "\n")
-    curves(record["tasks"], options.out / "published.png")
+    (options.out / f"{called}.md").write_text(markdown + "\n")
+    curves(record["tasks"], options.out / f"{called}.png")
     if options.out == report.RESULTS:
-        DOCUMENT.write_text(report.include(DOCUMENT.read_text(), "published", markdown))
+        DOCUMENT.write_text(report.include(DOCUMENT.read_text(), called, markdown))
     print(markdown)
 
 
