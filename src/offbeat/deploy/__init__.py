@@ -82,7 +82,8 @@ class LoadedPolicy:
 
         mask: 1 for each allowed action and 0 for the others. Required if the policy was trained with masks from info;
         a mask in a Dict observation is found without it.
-        deterministic: False explores as at the end of training, without memory of the noise between calls.
+        deterministic: False explores as at the end of training, without memory of the noise between calls
+        unless the policy is recurrent.
         A recurrent policy continues the states of the call before, one for each observation of a stack, in its order.
         """
         rows, stack = self.spec.layout.read(obs)
