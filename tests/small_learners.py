@@ -20,6 +20,7 @@ def make(
     spec: EnvSpec = SPEC,
     planned: int | None = None,
     precision: str = "float64",
+    backend: str = "torch",
     preprocessor: Preprocessor | None = None,
     **settings: Any,
 ) -> Learner:
@@ -27,6 +28,7 @@ def make(
     settings = {**layers, "batch_size": 32, **settings}
     rng = np.random.default_rng(1)
     options: dict[str, Any] = {"planned_updates": planned, "precision": precision, "preprocessor": preprocessor}
+    options["backend"] = backend
     return Learner("sac", make_learner_config("sac", **settings), spec, rng=rng, **options)
 
 

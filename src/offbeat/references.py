@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from offbeat.errors import OffbeatError, UsageError, describe
+from offbeat.pure_networks import is_pure
 
 
 def resolve(reference: str | Callable[..., Any], key: str) -> Callable[..., Any]:
@@ -110,7 +111,7 @@ def check_call(who: str, made: Any, protocol: type, name: str) -> None:
 
 def _maker(value: Any, key: str) -> Callable[..., Any]:
     """Returns the callable; raises UsageError for a network, which is callable, too, but takes observations."""
-    if hasattr(value, "state_dict") and not isinstance(value, type):
+    if (hasattr(value, "state_dict") or is_pure(value)) and not isinstance(value, type):
         name = type(value).__name__
         raise UsageError(
             f"{key} is an existing {name}, but each learner and each process must create its own; pass a function "

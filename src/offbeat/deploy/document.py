@@ -256,8 +256,7 @@ def _check_description(value: Any, spec: EnvSpec) -> str:
     required = {"kind": _is_text, **_HEAD[head]}
     required |= {"actor": _or_none(_is_text)} if kind == "module" else {"activation": _is_one_of(*NUMPY_ACTIVATIONS)}
     optional = {"head": _is_text, "exploration": _or_none(_is_exploration), "log_prob": _is_flag}
-    if kind != "module":
-        optional["recurrent"] = _is_trunk
+    optional |= {"backend": _is_one_of("torch", "jax")} if kind == "module" else {"recurrent": _is_trunk}
     _check_mapping("policy", value, required, {**optional, "preprocessor": _or_none(_is_text)})
     if value.get("action_size", spec.action_size) != spec.action_size:
         raise InvalidDocument(f"policy has action_size={value['action_size']}, but spec has {spec.action_size} actions")

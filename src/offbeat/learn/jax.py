@@ -176,7 +176,8 @@ class JaxBackend:
 
     def policy_description(self) -> dict[str, Any]:
         description: dict[str, Any] = self.module.policy_description(self.config, self.spec)
-        return description
+        own = isinstance(description, dict) and description.get("kind") == "module"
+        return description | {"backend": "jax"} if own else description
 
     def arrays(self) -> dict[str, Array]:
         return {name: np.array(array) for name, array in _arrays(self.state)}

@@ -106,6 +106,10 @@ def _acting(
         if spec is None or actor is None:
             named = description.get("actor") or "the callable that created it"
             raise UsageError(f"this policy is a user's module, so it needs its code: pass actor= ({named})")
+        if description.get("backend") == "jax":
+            from offbeat.policies.jax_module import JaxModulePolicy
+
+            return JaxModulePolicy(description, spec, actor)
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)

@@ -301,9 +301,9 @@ class Training:
         return own_acting_module(flat.values(self.config.learner), self.algorithm.acts_with)
 
     def acts_in(self, num_envs: int) -> str:
-        """numpy or torch: what the policy for so many environments computes with."""
+        """numpy, torch or jax: what the policy for so many environments computes with."""
         if self._own_actor is not None:
-            return "torch"
+            return self.learner.backend.name
         run, hidden = self.config.run, widths(self.policy_description(), self.config.learner.networks.hidden)
         return choose_backend(run.collection.acting, num_envs, hidden, one_thread=self._one_thread)
 

@@ -15,6 +15,7 @@ Activation = Literal["relu", "tanh", "elu", "silu", "gelu", "leaky_relu"]
 Optimiser = Literal["adam", "adamw", "rmsprop", "sgd"]
 SCHEDULES = ("constant", "linear", "cosine")
 SCHEDULE_HELP = "constant, linear, cosine, or module:callable (progress in [0, 1]) -> factor"
+A_NETWORK = "nn.Module (torch), or flax.linen module or init/apply pair (jax)"
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,9 @@ class OwnActorCritic:
 
     title: ClassVar[str] = "networks"
 
-    actor: Reference | None = setting(None, "Your own actor: module:callable (spec) -> nn.Module.")
+    actor: Reference | None = setting(None, f"Your own actor: module:callable (spec) -> {A_NETWORK}.")
     critic: Reference | None = setting(
-        None, "Your own critic: module:callable (spec) -> nn.Module. It is called once per critic."
+        None, f"Your own critic: module:callable (spec) -> {A_NETWORK}. It is called once per critic."
     )
 
 
@@ -136,9 +137,9 @@ class OwnActorValue:
 
     title: ClassVar[str] = "networks"
 
-    actor: Reference | None = setting(None, "Your own actor: module:callable (spec) -> nn.Module.")
+    actor: Reference | None = setting(None, f"Your own actor: module:callable (spec) -> {A_NETWORK}.")
     critic: Reference | None = setting(
-        None, "Your own critic: module:callable (spec) -> nn.Module, observation (and state) -> values (B,)."
+        None, f"Your own critic: module:callable (spec) -> {A_NETWORK}, observation (and state) -> values (B,)."
     )
 
 
@@ -149,7 +150,7 @@ class OwnQNetwork:
     title: ClassVar[str] = "networks"
 
     critic: Reference | None = setting(
-        None, "Your own network: module:callable (spec) -> nn.Module, observations (B, O) -> values (B, actions)."
+        None, f"Your own network: module:callable (spec) -> {A_NETWORK}, observations (B, O) -> values (B, actions)."
     )
 
 

@@ -7,24 +7,45 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic
-from offbeat.algorithms.jax.networks import MLP, Network, StackedCritics, make_network
+from offbeat.algorithms.jax.networks import MLP, Definition, Network, StackedCritics, make_network
+from offbeat.algorithms.jax.own_networks import (
+    OwnCritics,
+    OwnNetwork,
+    OwnSampler,
+    check_output_shape,
+    own_actor,
+    own_critics,
+    zero_inputs,
+)
 from offbeat.types import EnvSpec
 
 NO_OWN_NETWORKS = OwnActorCritic()
 
 
 def make_actor_and_critics(
-    config: Any, spec: EnvSpec, rng: np.random.Generator, dtype: Any, actor_outputs: int
+    config: Any, spec: EnvSpec, rng: np.random.Generator, dtype: Any, actor_outputs: int, samplers: bool = True
 ) -> tuple[Network, Network]:
-    """Actor and stacked critics, with first weights from `rng`."""
-    rng.integers(2**62)  # as in torch, where a user's own modules are seeded with it
-    sizes = (spec.observation_size, *config.networks.hidden, actor_outputs)
-    actor = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
-    made = make_network(actor, rng, dtype)
-    return made, make_network(_critics(config, spec), rng, dtype)
+    """Actor and stacked critics, with first weights from `rng`.
+
+    samplers: whether a user's actor is called by its `sample(obs, noise)`, where it has one.
+    """
+    seed = int(rng.integers(2**62))  # of a user's own networks
+    actor = make_network(_actor(config, spec, seed, dtype, actor_outputs, samplers), rng, dtype)
+    return actor, make_network(_critics(config, spec, seed, dtype), rng, dtype)
 
 
-def _critics(config: Any, spec: EnvSpec) -> StackedCritics:
+def _actor(config: Any, spec: EnvSpec, seed: int, dtype: Any, outputs: int, samplers: bool) -> Definition:
+    own = getattr(config, "own_networks", NO_OWN_NETWORKS).actor
+    if own is not None:
+        return own_actor(own, spec, seed, dtype, samplers)
+    sizes = (spec.observation_size, *config.networks.hidden, outputs)
+    return MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
+
+
+def _critics(config: Any, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
+    own = getattr(config, "own_networks", NO_OWN_NETWORKS).critic
+    if own is not None:
+        return own_critics(own, spec, config.critic_networks.critics, seed, dtype)
     hidden = config.critic_networks.critic_hidden
     hidden = config.networks.hidden if hidden is None else hidden
     regularisation = getattr(config, "critic_regularisation", CriticRegularisation())
@@ -32,3 +53,14 @@ def _critics(config: Any, spec: EnvSpec) -> StackedCritics:
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout}
     return StackedCritics.of(spec, config.critic_networks.critics, hidden, **settings)
+
+
+def check_own_networks(spec: EnvSpec, actor: Network, critic: Network, outputs: int, rule: str) -> None:
+    """Raises UsageError for a user's own actor or critics that do not fit. outputs, rule: of the actor."""
+    obs, state, action = zero_inputs(spec, actor.flat.dtype)
+    if isinstance(actor.definition, OwnSampler):
+        check_output_shape("actor", actor, (obs, action), spec.action_size + 1, rule)
+    elif isinstance(actor.definition, OwnNetwork):
+        check_output_shape("actor", actor, (obs,), outputs, rule)
+    if isinstance(critic.definition, OwnCritics):
+        check_output_shape("critic", critic, (obs, state, *((action,) if spec.choices is None else ())), None, "")

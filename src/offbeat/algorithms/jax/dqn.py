@@ -23,6 +23,7 @@ from offbeat.algorithms.jax.batch import Batch, Metrics, every, mask_forbidden
 from offbeat.algorithms.jax.losses import error_loss, values_of_taken, weighted
 from offbeat.algorithms.jax.networks import MLP, Network, differentiate, make_network
 from offbeat.algorithms.jax.optimise import Optimiser, apply, make_optimiser
+from offbeat.algorithms.jax.own_networks import check_output_shape, own_q_network, zero_inputs
 from offbeat.types import EnvSpec
 
 
@@ -41,10 +42,15 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
     refuse_images("DQN", spec)
     refuse_privileged_state("DQN", spec)
     assert spec.choices is not None
-    rng.integers(2**62)  # as in torch, where a user's own modules are seeded with it
-    sizes = (spec.observation_size, *config.networks.hidden, spec.choices + config.dueling)
-    mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
-    critic = make_network(mlp, rng, dtype)
+    seed, own = int(rng.integers(2**62)), config.own_networks.critic
+    if own is not None:
+        critic = make_network(own_q_network(own, spec, seed, dtype), rng, dtype)
+        rule = f"return one value per action, (batch, {spec.choices})"
+        check_output_shape("critic", critic, zero_inputs(spec, dtype)[:1], spec.choices, rule)
+    else:
+        sizes = (spec.observation_size, *config.networks.hidden, spec.choices + config.dueling)
+        mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
+        critic = make_network(mlp, rng, dtype)
     return DQNState(critic, critic, make_optimiser(config.optimisation, critic.flat))
 
 

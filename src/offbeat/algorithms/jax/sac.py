@@ -23,7 +23,7 @@ from jax import Array
 
 from offbeat.algorithms.configs import SAC, Learned
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
-from offbeat.algorithms.jax.actor_critic import make_actor_and_critics
+from offbeat.algorithms.jax.actor_critic import check_own_networks, make_actor_and_critics
 from offbeat.algorithms.jax.batch import Batch, Metrics, every
 from offbeat.algorithms.jax.distributions import squash
 from offbeat.algorithms.jax.losses import over_critics, weighted
@@ -49,7 +49,13 @@ class SACState:
 def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: Any, dtype: Any) -> SACState:
     """First weights from `rng`."""
     refuse_images("SAC and REDQ", spec)
-    actor, critic = make_actor_and_critics(config, spec, rng, dtype, 2 * spec.action_size)
+    size = spec.action_size
+    actor, critic = make_actor_and_critics(config, spec, rng, dtype, 2 * size)
+    rule = (
+        f"return (mean, log_std), each (batch, {size}), or have a method sample(obs, noise) that returns an action "
+        f"(batch, {size}) and its log_prob (batch,)"
+    )
+    check_own_networks(spec, actor, critic, 2 * size, rule)
     return new_state(config, actor, critic)
 
 

@@ -23,11 +23,12 @@ from jax import Array
 
 from offbeat.algorithms.configs import SAC
 from offbeat.algorithms.descriptions import describe_policy, refuse_box_settings, refuse_images
-from offbeat.algorithms.jax.actor_critic import make_actor_and_critics
+from offbeat.algorithms.jax.actor_critic import check_own_networks, make_actor_and_critics
 from offbeat.algorithms.jax.batch import Batch, Metrics, every, mask_forbidden
 from offbeat.algorithms.jax.losses import over_critics, values_of_taken, weighted
 from offbeat.algorithms.jax.networks import Network, differentiate
 from offbeat.algorithms.jax.optimise import apply
+from offbeat.algorithms.jax.own_networks import refuse_sampler
 from offbeat.algorithms.jax.sac import SACState, min_over_critics, move_target, new_state, update_temperature
 from offbeat.types import EnvSpec
 
@@ -42,7 +43,9 @@ def init(config: SAC, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
     refuse_images("SAC and REDQ", spec)
     refuse_box_settings(config.policy, spec)
     assert spec.choices is not None
-    actor, critic = make_actor_and_critics(config, spec, rng, dtype, spec.choices)
+    actor, critic = make_actor_and_critics(config, spec, rng, dtype, spec.choices, samplers=False)
+    refuse_sampler("SAC and REDQ with Discrete actions", actor, "logits")
+    check_own_networks(spec, actor, critic, spec.choices, f"return one logit per action, (batch, {spec.choices})")
     return new_state(config, actor, critic)
 
 

@@ -20,11 +20,12 @@ from jax import Array
 
 from offbeat.algorithms.configs import TD3
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
-from offbeat.algorithms.jax.actor_critic import make_actor_and_critics
+from offbeat.algorithms.jax.actor_critic import check_own_networks, make_actor_and_critics
 from offbeat.algorithms.jax.batch import Batch, Metrics, every
 from offbeat.algorithms.jax.losses import weighted
 from offbeat.algorithms.jax.networks import MLP, Network, differentiate
 from offbeat.algorithms.jax.optimise import Optimiser, apply, make_optimiser
+from offbeat.algorithms.jax.own_networks import refuse_sampler
 from offbeat.types import EnvSpec
 
 
@@ -44,7 +45,10 @@ class TD3State:
 def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: Any, dtype: Any) -> TD3State:
     """First weights from `rng`."""
     refuse_images("TD3 and DDPG", spec)
-    actor, critic = make_actor_and_critics(config, spec, rng, dtype, spec.action_size)
+    actor, critic = make_actor_and_critics(config, spec, rng, dtype, spec.action_size, samplers=False)
+    refuse_sampler("TD3 and DDPG", actor, "actions")
+    rule = f"return actions in [-1, 1], (batch, {spec.action_size})"
+    check_own_networks(spec, actor, critic, spec.action_size, rule)
     of_actor, of_critic = (make_optimiser(config.optimisation, each.flat) for each in (actor, critic))
     return TD3State(actor, actor, critic, critic, of_actor, of_critic)
 

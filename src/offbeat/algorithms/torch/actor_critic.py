@@ -21,12 +21,12 @@ from offbeat.algorithms.torch.networks import (
     Values,
     WithLogStd,
     check_no_shared_parameters,
+    own_module,
     short_name,
     user_name,
 )
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
-from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 NO_OWN_NETWORKS = OwnActorCritic()
@@ -64,7 +64,7 @@ def make_actor_and_critics(
 def _actor(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int) -> nn.Module:
     own = getattr(config, "own_networks", NO_OWN_NETWORKS).actor
     if own is not None:
-        module = resolve(own, "actor")(spec)
+        module = own_module(own, "actor", spec)
         return UserSampler(module) if hasattr(module, "sample") else UserNetwork(module)
     return make_mlp(config, spec, rng, outputs)
 
@@ -80,8 +80,8 @@ def make_mlp(config: Any, spec: EnvSpec, rng: np.random.Generator, outputs: int)
 def _critics(config: Any, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     own = getattr(config, "own_networks", NO_OWN_NETWORKS).critic
     if own is not None:
-        make = resolve(own, "critic")
-        return UserCritics([make(spec) for _ in range(config.critic_networks.critics)], spec.choices)
+        members = [own_module(own, "critic", spec) for _ in range(config.critic_networks.critics)]
+        return UserCritics(members, spec.choices)
     hidden = config.critic_networks.critic_hidden
     hidden = config.networks.hidden if hidden is None else hidden
     regularisation = getattr(config, "critic_regularisation", CriticRegularisation())

@@ -45,13 +45,13 @@ from offbeat.algorithms.torch.networks import (
     WithLogStd,
     check_no_shared_parameters,
     make_orthogonal,
+    own_module,
 )
 from offbeat.algorithms.torch.optimise import Optimiser, apply_jointly, make_optimiser
 from offbeat.algorithms.torch.returns import vtrace
 from offbeat.algorithms.torch.rollout import Minibatch, RolloutRows, RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
-from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 
@@ -102,7 +102,7 @@ def _outputs(config: PPO, spec: EnvSpec) -> int:
 
 def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     if config.own_networks.actor is not None:
-        own = resolve(config.own_networks.actor, "actor")(spec)
+        own = own_module(config.own_networks.actor, "actor", spec)
         if hasattr(own, "log_std") and not config.policy.state_dependent_std:
             raise UsageError(
                 "your actor has a log_std of its own, beside the one that ppo and appo learn: rename it, or return it "
@@ -128,7 +128,7 @@ def _actor(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
 
 def _critic(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     if config.own_networks.critic is not None:
-        return UserValues(resolve(config.own_networks.critic, "critic")(spec))
+        return UserValues(own_module(config.own_networks.critic, "critic", spec))
     own = config.critic_networks.critic_hidden
     hidden = config.networks.hidden if own is None else own
     trunk = make_trunk(config, spec, rng)

@@ -22,10 +22,9 @@ from offbeat.algorithms.torch.batch import Batch, BlockSums, blocks, mask_forbid
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.losses import error_loss, weighted
 from offbeat.algorithms.torch.memory import observation_width
-from offbeat.algorithms.torch.networks import UserNetwork
+from offbeat.algorithms.torch.networks import UserNetwork, own_module
 from offbeat.algorithms.torch.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.torch.seeding import seeded
-from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 
@@ -46,7 +45,7 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: torch.dev
     outputs = spec.choices + config.dueling
     with seeded(int(rng.integers(2**62)), device):
         if config.own_networks.critic is not None:
-            module: torch.nn.Module = UserNetwork(resolve(config.own_networks.critic, "critic")(spec))
+            module: torch.nn.Module = UserNetwork(own_module(config.own_networks.critic, "critic", spec))
         else:
             module = make_mlp(config, spec, rng, outputs)
     critic = make_network(config, "critic", module, device, dtype)

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from offbeat.algorithms.configs.groups import Reference
 from offbeat.errors import UsageError
 from offbeat.memory import check_fits
+from offbeat.pure_networks import is_pure
+from offbeat.references import resolve
 from offbeat.types import EnvSpec
 
 BYTES_PER_WEIGHT = 16
@@ -202,6 +205,19 @@ def _values(found: Any, rows: int, each: int) -> Tensor:
     gave = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
     wanted = "one value per row" if each == 1 else f"{each} values per row"
     raise UsageError(f"your critic gave {gave} for a batch of {rows}; return {wanted}")
+
+
+def own_module(reference: Reference, name: str, spec: EnvSpec) -> Any:
+    """The module that the setting `name` makes for an environment."""
+    made = resolve(reference, name)(spec)
+    if isinstance(made, nn.Module):
+        return made
+    if is_pure(made):
+        raise UsageError(
+            f"your {name} is a network of JAX ({type(made).__name__}), which backend=torch cannot use: return a "
+            "torch.nn.Module, or use backend=jax"
+        )
+    raise UsageError(f"your {name} is a {type(made).__name__}; return a torch.nn.Module")
 
 
 class UserNetwork(nn.Module):
