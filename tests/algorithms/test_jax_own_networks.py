@@ -15,7 +15,7 @@ import torch
 import offbeat
 from driven_learner import Learner
 from offbeat.errors import CheckpointError, UsageError
-from offbeat.run.checkpoint import digest
+from offbeat.run.checkpoint import Checkpoints, digest
 from offbeat.settings import make_learner_config
 from offbeat.types import EnvSpec
 from own_parts.flax_networks import Actor, Critic, actor, critic
@@ -107,17 +107,17 @@ def _params(agent: offbeat.Agent) -> Any:
     return {"params": params}
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "sac of choices", "dqn"])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo", "sac of choices", "dqn", "ppo of choices"])
 def test_the_policy_computes_what_the_learner_computes(algorithm: str) -> None:
-    spec = SPEC if algorithm in ("sac", "td3") else choice_spec(5, 3)
+    spec = SPEC if algorithm in ("sac", "td3", "ppo") else choice_spec(5, 3)
     key = "critic" if algorithm == "dqn" else "actor"
-    outputs = {"sac": 4, "td3": 2}.get(algorithm, 3)
-    agent = offbeat.Agent(
-        algorithm.split()[0], spec, backend="jax", random_steps=0, **{key: lambda spec: flax.Dense(outputs)}
-    )
+    outputs = {"sac": 4, "td3": 2, "ppo": 2}.get(algorithm, 3)
+    own: dict[str, Any] = {key: lambda spec: flax.Dense(outputs), "backend": "jax"}
+    own |= {} if algorithm.startswith("ppo") else {"random_steps": 0}
+    agent = offbeat.Agent(algorithm.split()[0], spec, **own)
     obs = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
     out = agent.learner.backend.acting_outputs(obs)
-    wanted = {"sac": np.tanh(out[:, :2]), "td3": out.clip(-1, 1)}.get(algorithm, out.argmax(1))
+    wanted = {"sac": np.tanh(out[:, :2]), "td3": out.clip(-1, 1), "ppo": out.clip(-1, 1)}.get(algorithm, out.argmax(1))
     np.testing.assert_allclose(agent.act(obs, deterministic=True), wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -139,6 +139,21 @@ def test_a_run_with_own_networks_is_evaluated_loaded_and_resumed(tmp_path: Path)
         CheckpointError, match=r"pass the actor that was trained: Dense_0/kernel is \(8, 2\) there and \(4"
     ):
         offbeat.load_policy(whole.path, actor=lambda spec: Actor(spec.action_size, hidden=4))
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+def test_ppo_learns_with_own_networks(env: str, tmp_path: Path) -> None:
+    own: dict[str, Any] = {
+        "actor": lambda spec: flax.Dense(sum(spec.counts) or 1),
+        "critic": lambda spec: flax.Dense(1),
+    }
+    settings = {"rollout_steps": 32, "minibatches": 2, "epochs": 2, "total_steps": 64, "eval_episodes": 1}
+    settings |= {"preset": "none", "quiet": True, "logger": (), "backend": "jax", "max_episode_steps": 30}
+    run = offbeat.train("ppo", env, out=str(tmp_path), **own, **settings)
+    first = offbeat.Agent("ppo", env, **own, rollout_steps=32, minibatches=2, epochs=2, backend="jax").learner.arrays()
+    last = Checkpoints(run.path).load("latest").arrays
+    for name in ("actor/kernel", "critic/bias"):
+        assert not np.array_equal(last[f"learner/{name}"], first[name]), name
 
 
 def test_own_networks_act_in_collector_processes(tmp_path: Path) -> None:
@@ -170,6 +185,12 @@ class Labelled(flax.Module):
     @flax.compact
     def __call__(self, *inputs: Any) -> Any:
         return {"values": flax.Dense(3)(inputs[0])}
+
+
+class WithStd(flax.Module):
+    @flax.compact
+    def __call__(self, obs: Any) -> Any:
+        return flax.Dense(2)(obs) + self.param("log_std", flax.initializers.zeros, (2,))
 
 
 CHOICES = choice_spec(5, 3)
@@ -216,6 +237,20 @@ CHOICES = choice_spec(5, 3)
             {"critic": lambda spec: flax.Dense(4)},
             r"your critic gave \(2, 4\) for 2 rows: return one value",
         ),
+        ("ppo", SPEC, {"actor": lambda spec: flax.Dense(3)}, r"your actor gave \(2, 3\) for 2 rows: return 2 numbers"),
+        ("ppo", SPEC, {"actor": lambda spec: Sampling(2)}, "sample, which PPO and APPO never call"),
+        (
+            "ppo",
+            SPEC,
+            {"critic": lambda spec: flax.Dense(2)},
+            r"your critic gave \(2, 2\) for a batch of 2; return one",
+        ),
+        (
+            "ppo",
+            SPEC,
+            {"actor": lambda spec: WithStd()},
+            "your actor has a log_std of its own, beside the one that",
+        ),
         ("sac", SPEC, {"actor": lambda spec: Pair(lambda key, obs: {}, len)}, "your actor has no parameter that could"),
         (
             "sac",
@@ -229,7 +264,7 @@ CHOICES = choice_spec(5, 3)
             "sac",
             SPEC,
             {"actor": lambda spec: torch.nn.Linear(5, 4)},
-            r"your actor is a torch module \(Linear\), which backend=jax cannot use: return a flax.* or use backend=torch",
+            r"your actor is a torch module \(Linear\), which backend=jax cannot use: return a flax.* use backend=torch",
         ),
     ],
 )

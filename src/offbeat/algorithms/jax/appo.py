@@ -27,10 +27,12 @@ from offbeat.algorithms.jax.batch import Metrics, every, mask_forbidden
 from offbeat.algorithms.jax.distributions import GaussianHead, Head, MultiCategorical
 from offbeat.algorithms.jax.division import divided, divisible
 from offbeat.algorithms.jax.losses import divergence, mean, policy_loss, standardise, value_loss
-from offbeat.algorithms.jax.networks import MLP, Network, Values, WithLogStd, differentiate, make_network
+from offbeat.algorithms.jax.networks import MLP, Definition, Network, Values, WithLogStd, differentiate, make_network
 from offbeat.algorithms.jax.optimise import Optimiser, apply_jointly, make_optimiser
+from offbeat.algorithms.jax.own_networks import check_output_shape, own_actor, own_values, refuse_sampler, zero_inputs
 from offbeat.algorithms.jax.returns import vtrace
 from offbeat.algorithms.jax.rollout import Minibatch, RolloutArrays, RolloutRows
+from offbeat.errors import UsageError
 from offbeat.types import EnvSpec
 
 END_ROWS = 128
@@ -56,11 +58,11 @@ class APPOState:
 def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: Any, dtype: Any) -> APPOState:
     """First weights from `rng`: orthogonal, the actor's last layer so small that all states begin with one policy."""
     refuse_images("PPO and APPO", spec)
-    if spec.counts:
-        refuse_box_settings(config.policy, spec)
-    rng.integers(2**62)  # as in torch, where a user's own modules are seeded with it
-    actor = make_network(_actor(config, spec), rng, dtype)
-    critic = make_network(_critic(config, spec), rng, dtype)
+    _refuse_idle(config, spec)
+    seed = int(rng.integers(2**62))  # of a user's own networks
+    actor = make_network(_actor(config, spec, seed, dtype), rng, dtype)
+    critic = make_network(_critic(config, spec, seed, dtype), rng, dtype)
+    _check_own_networks(config, spec, actor, critic)
     target = actor if isinstance(config, APPO) and config.target.target_every is not None else None
     of_actor, of_critic = (make_optimiser(config.optimisation, each.flat) for each in (actor, critic))
     return APPOState(actor, critic, target, of_actor, of_critic)
@@ -71,8 +73,35 @@ def _outputs(config: PPO, spec: EnvSpec) -> int:
     return sum(spec.counts) or spec.action_size * (2 if config.policy.state_dependent_std else 1)
 
 
-def _actor(config: PPO, spec: EnvSpec) -> MLP | WithLogStd:
+def _refuse_idle(config: PPO, spec: EnvSpec) -> None:
+    """Refuses settings of Box actions that would have no effect here."""
+    if spec.counts:
+        refuse_box_settings(config.policy, spec)
+    own_std = config.policy.state_dependent_std and config.own_networks.actor is not None
+    if own_std and config.policy.initial_log_std != 0.0:
+        raise UsageError("with state_dependent_std your own actor sets the initial log_std; leave initial_log_std out")
+
+
+def _check_own_networks(config: PPO, spec: EnvSpec, actor: Network, critic: Network) -> None:
+    refuse_sampler("PPO and APPO", actor, "the policy's parameters")
+    (obs, state, _), outputs = zero_inputs(spec, actor.flat.dtype), _outputs(config, spec)
+    if config.own_networks.actor is not None:
+        check_output_shape("actor", actor, (obs,), outputs, f"return {outputs} numbers per row")
+    if config.own_networks.critic is not None:
+        check_output_shape("critic", critic, (obs, state), 1, "return one value per row")
+
+
+def _actor(config: PPO, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
     dependent, initial = config.policy.state_dependent_std, (config.policy.initial_log_std,) * spec.action_size
+    own = config.own_networks.actor
+    if own is not None:
+        made = own_actor(own, spec, seed, dtype, samplers=False)
+        if "log_std" in made.initial and not dependent:
+            raise UsageError(
+                "your actor has a log_std of its own, beside the one that ppo and appo learn: rename it, or return it "
+                "after the means and set state_dependent_std"
+            )
+        return made if spec.counts or dependent else WithLogStd(made, initial)
     actor = MLP(
         (spec.observation_size, *config.networks.hidden, _outputs(config, spec)),
         activation=config.networks.activation,
@@ -83,7 +112,9 @@ def _actor(config: PPO, spec: EnvSpec) -> MLP | WithLogStd:
     return actor if spec.counts or dependent else WithLogStd(actor, initial)
 
 
-def _critic(config: PPO, spec: EnvSpec) -> Values:
+def _critic(config: PPO, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
+    if config.own_networks.critic is not None:
+        return own_values(config.own_networks.critic, spec, seed, dtype)
     own, networks = config.critic_networks.critic_hidden, config.networks
     hidden = networks.hidden if own is None else own
     return Values.of(spec, hidden, activation=networks.activation, layer_norm=networks.layer_norm, orthogonal=1.0)
