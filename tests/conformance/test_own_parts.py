@@ -59,6 +59,7 @@ PARTS = {
     ),
     "preprocessor": Part("preprocessor", LargestScale, "own_parts.preprocessor:LargestScale"),
     "algorithm": Part("algorithm", ALGORITHM, "own_parts.expectile:ALGORITHM"),
+    "algorithm on jax": Part("algorithm", ALGORITHM, "own_parts.expectile:ALGORITHM", beside={"backend": "jax"}),
 }
 
 
@@ -224,5 +225,5 @@ def test_the_parts_import_only_what_the_page_names() -> None:
                 used |= {each.name for each in node.names}
     ours = {name for name in used if name and name.startswith("offbeat")}
     others = {name.split(".")[0] for name in used - ours if name}
-    assert others <= {"numpy", "torch", *sys.stdlib_module_names}
+    assert others <= {"numpy", "torch", "jax", "flax", *sys.stdlib_module_names}
     assert all(f"`{name}`" in page for name in ours)

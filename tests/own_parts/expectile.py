@@ -55,5 +55,5 @@ def policy_description(config, spec):
     return {"kind": "deterministic", "activation": config.networks.activation}
 
 
-RATES = {"actor": "actor_", "critic": "critic_"}
-ALGORITHM = Algorithm("expectile", Expectile, {"torch": __name__}, "replay", ("box",), RATES)
+MODULES, RATES = {"torch": __name__, "jax": "own_parts.expectile_jax"}, {"actor": "actor_", "critic": "critic_"}
+ALGORITHM = Algorithm("expectile", Expectile, MODULES, "replay", ("box",), RATES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.trace import Trace
-from offbeat.types import Array, Batches, RolloutBatch
+from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
 
 Scalar = Any
 """A number that may still be on its device; `float` waits for it."""
@@ -92,10 +93,55 @@ class Backend(Protocol):
         """Sets the state to saved arrays, whose names and shapes fit."""
         ...
 
-    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
-        """The factor that a learning-rate scheduler class of this backend gives after a number of updates."""
+    def scheduler(self, kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
+        """The factor that a scheduler class or a factory of this backend's library gives after a number of updates."""
         ...
 
     def trace_parts(self, trace: Trace) -> None:
         """Records each part (`update_...`) of an update from now on."""
         ...
+
+
+# What a user's algorithm may get wrong, on any backend.
+
+
+class Rates(dict[str, Any]):
+    """Learning rates by name, for a user's update, which may ask for one that is not there."""
+
+    def __missing__(self, name: Any) -> Any:
+        raise OffbeatError(
+            f"update reads rates[{name!r}], but groups of the Algorithm has only {', '.join(self) or 'none'}; add it "
+            "there, with its settings, or correct the name"
+        )
+
+
+def make_state(module: Any, config: Any, spec: EnvSpec, *others: Any) -> Any:
+    """The state that an algorithm's `init` makes. others: its further arguments."""
+    try:
+        state = module.init(config, spec, *others)
+    except AttributeError as error:
+        if error.obj is not config:
+            raise
+        raise UsageError(
+            f"init reads config.{error.name}, but {type(config).__name__} has no such group or setting; "
+            "add it, for example optimisation: groups.Optimisation = group(groups.Optimisation)"
+        ) from error
+    if state is None:
+        raise UsageError("init of the algorithm returned None; return the state")
+    return state
+
+
+def check_noise_shape(shape: Any) -> None:
+    if not isinstance(shape, tuple) or not all(isinstance(size, int) for size in shape):
+        raise UsageError(
+            f"noise_shape returned {shape!r}; return a tuple of whole numbers, the whole shape of the "
+            "noise of an update, for example (config.replay.batch_size, spec.action_size)"
+        )
+
+
+def check_acts_with(acts_with: str, networks: Collection[str]) -> None:
+    if acts_with not in networks:
+        raise UsageError(
+            f"the state that init returned has no network {acts_with!r} to act with, but {sorted(networks)}; name "
+            "one so, or set acts_with in the Algorithm"
+        )

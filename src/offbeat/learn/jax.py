@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offbeat import flat
 from offbeat.algorithms.jax.batch import Batch
 from offbeat.algorithms.jax.division import whole
-from offbeat.algorithms.jax.networks import Network
-from offbeat.algorithms.jax.optimise import Optimiser
-from offbeat.errors import UsageError
-from offbeat.learn.backend import RolloutResult, UpdateResult
+from offbeat.learn.backend import Rates, RolloutResult, UpdateResult, check_acts_with, check_noise_shape, make_state
 from offbeat.learn.jax_compile import compiled
 from offbeat.learn.jax_devices import Devices
 from offbeat.learn.jax_rollouts import Turns
+from offbeat.learn.jax_schedules import schedule_factor
 from offbeat.learn.jax_staging import Staging
+from offbeat.learn.jax_state import checked_result, restored, state_arrays, state_networks
 from offbeat.trace import Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
 
@@ -61,12 +61,14 @@ class JaxBackend:
         self._devices, self.dtype = Devices(device, devices), np.dtype(precision)
         self.device = self._devices.name
         with self._precision():
-            made = module.init(config, spec, rng, self._devices.first, self.dtype)
+            made = make_state(module, config, spec, rng, self._devices.first, self.dtype)
+            self.networks = tuple(state_networks(made))  # also checks the other parts
             # A copy of each: the target's arrays may be those of another network, and each is donated.
             self.state = jax.tree.map(lambda each: self._devices.put(np.array(each)), made)
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
-        self.networks = tuple(name for name, part in _parts(self.state) if isinstance(part, Network))
-        self._acting = acts_with
+        check_noise_shape(self.noise_shape)
+        check_acts_with(acts_with, self.networks)
+        self._acting, self._critics = acts_with, flat.values(config).get("critics")
         self._staging: Staging | None = None
         self._loops: dict[bool, Callable[..., Any]] = {}
         self._turns = Turns(module, spec, scheduled, self.dtype)
@@ -136,10 +138,10 @@ class JaxBackend:
         def one(index: Any, state: Any) -> tuple[Any, dict[str, Any], Any]:
             row = {name: jax.lax.dynamic_index_in_dim(each, index, keepdims=False) for name, each in arrays.items()}
             rates = {name.removeprefix(_RATE): row.pop(name) for name in list(row) if name.startswith(_RATE)}
-            noise = row.pop(_NOISE)
-            state, metrics, error = self.module.update(
-                state, self.config, self.spec, _batch(row), noise, rates, updates + index
-            )
+            noise, batch = row.pop(_NOISE), _batch(row)
+            given = Rates(rates)
+            result = self.module.update(state, self.config, self.spec, batch, noise, given, updates + index)
+            state, metrics, error = checked_result(result, state, len(batch), self._critics)
             error = jnp.abs(error) if error.ndim == 1 else jnp.abs(error).mean(0)
             return whole(state), metrics, error if td_errors else error[:1]
 
@@ -165,14 +167,14 @@ class JaxBackend:
 
     def weights(self) -> dict[str, Array]:
         """Floating-point numbers as float32."""
-        network: Network = getattr(self.state, self._acting)
-        flat = np.asarray(network.flat)
-        return {f"actor/{name}": array.astype(np.float32) for name, array in network.layout.split(flat).items()}
+        network = state_networks(self.state)[self._acting]
+        pieces = network.layout.split(np.asarray(network.flat))
+        return {f"actor/{name}": array.astype(np.float32) for name, array in pieces.items()}
 
     def acting_outputs(self, obs: Array) -> Array:
         """What the network that acts gives for observations (N, O), which are preprocessed already."""
         with self._precision():
-            return np.asarray(getattr(self.state, self._acting)(jnp.asarray(obs, self.dtype)))
+            return np.asarray(state_networks(self.state)[self._acting](jnp.asarray(obs, self.dtype)))
 
     def policy_description(self) -> dict[str, Any]:
         description: dict[str, Any] = self.module.policy_description(self.config, self.spec)
@@ -180,17 +182,14 @@ class JaxBackend:
         return description | {"backend": "jax"} if own else description
 
     def arrays(self) -> dict[str, Array]:
-        return {name: np.array(array) for name, array in _arrays(self.state)}
+        return {name: np.array(array) for name, array in state_arrays(self.state)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         with self._precision():
-            self.state = _restored(self.state, arrays, self._devices.put)
+            self.state = restored(self.state, arrays, self._devices.put)
 
-    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
-        raise UsageError(
-            f"{kind.__name__} is a class, which a schedule in JAX cannot be: use a function of the progress, or an "
-            "optax schedule"
-        )
+    def scheduler(self, kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
+        return schedule_factor(kind, options)
 
     def trace_parts(self, trace: Trace) -> None:
         """A compiled update has no parts."""
@@ -241,36 +240,3 @@ def _batch(row: dict[str, Any]) -> Batch:
     weight = row.pop(_WEIGHT, None)
     found = {name: row.pop(name) for name in own}
     return Batch(**{**empty, **found}, weight=weight, extras=row, key=key)
-
-
-def _parts(state: Any) -> list[tuple[str, Any]]:
-    """Networks, optimisers and arrays of a state, by their names in it."""
-    if isinstance(state, Mapping):
-        return list(state.items())
-    return [(each.name, getattr(state, each.name)) for each in dataclasses.fields(state)]
-
-
-def _arrays(state: Any) -> Iterator[tuple[str, Any]]:
-    """Every array of a state by its name in checkpoints, which is that of the torch backend."""
-    for path, part in _parts(state):
-        if isinstance(part, Network):
-            yield from ((f"{path}/{name}", array) for name, array in part.layout.split(np.asarray(part.flat)).items())
-        elif isinstance(part, Optimiser):
-            yield from ((f"{path}/{name}", array) for name, array in part.memory.items())
-        elif part is not None:
-            yield path, part
-
-
-def _restored(state: Any, arrays: Mapping[str, Array], put: Callable[[Array], Any]) -> Any:
-    """The state with saved arrays."""
-    found: dict[str, Any] = {}
-    for path, part in _parts(state):
-        if isinstance(part, Network):
-            pieces = [np.asarray(arrays[f"{path}/{name}"]).reshape(-1) for name in part.layout.shapes]
-            found[path] = part.replace(put(np.concatenate(pieces).astype(part.flat.dtype)))
-        elif isinstance(part, Optimiser):
-            memory = {name: put(np.array(arrays[f"{path}/{name}"], each.dtype)) for name, each in part.memory.items()}
-            found[path] = dataclasses.replace(part, memory=memory)
-        elif part is not None:
-            found[path] = put(np.array(arrays[path], part.dtype))
-    return {**state, **found} if isinstance(state, Mapping) else dataclasses.replace(state, **found)

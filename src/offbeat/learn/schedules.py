@@ -1,4 +1,4 @@
-"""Factors on a setting over the course of a run: built-in schedules, a user's callable, or a scheduler class."""
+"""Factors on a setting over the course of a run: built-in schedules, a user's callable, or a backend's scheduler."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ def make_schedule(name: str, value: Any, options: Mapping[str, Any], backend: Ba
     if isinstance(value, str) and value in BUILT_IN:
         return BUILT_IN[value]
     own = resolve(value, name)
-    if isinstance(own, type):
+    if isinstance(own, type) or is_optax(own):
         by_updates = backend.scheduler(own, options)
         return _checked(name, lambda progress, updates: by_updates(updates))
     return _checked(name, lambda progress, updates: own(progress, **options))
+
+
+def is_optax(own: Any) -> bool:
+    """Whether a callable is of optax: a factory of schedules, or a schedule, which is a function of the updates."""
+    return str(getattr(own, "__module__", "")).split(".")[0] == "optax"
 
 
 def _checked(name: str, own: Schedule) -> Schedule:

@@ -18,7 +18,15 @@ from offbeat.algorithms.torch.memory import first_observations
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import OffbeatError, UsageError
-from offbeat.learn.backend import RolloutResult, Scalar, UpdateResult
+from offbeat.learn.backend import (
+    Rates,
+    RolloutResult,
+    Scalar,
+    UpdateResult,
+    check_acts_with,
+    check_noise_shape,
+    make_state,
+)
 from offbeat.learn.torch_schedulers import scheduler_factor
 from offbeat.learn.torch_state import check_unchanged, state_networks, state_tensors, tensor_shapes
 from offbeat.learn.torch_trace import traced
@@ -57,16 +65,6 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-class Rates(dict[str, float]):
-    """Learning rates by name, for a user's update, which may ask for one that is not there."""
-
-    def __missing__(self, name: Any) -> float:
-        raise OffbeatError(
-            f"update reads rates[{name!r}], but groups of the Algorithm has only {', '.join(self) or 'none'}; add it "
-            "there, with its settings, or correct the name"
-        )
-
-
 class TorchBackend:
     """`Backend` in torch: an algorithm's module and its state on one device.
 
@@ -93,39 +91,18 @@ class TorchBackend:
         self.module, self.config, self.spec = module, config, spec
         self._device, self.dtype = choose_device(device), getattr(torch, precision)
         self.device = str(self._device)
-        self.state = self._init(rng)
-        if self.state is None:
-            raise UsageError("init of the algorithm returned None; return the state")
+        self.state = make_state(module, config, spec, rng, self._device, self.dtype)
         self._shapes: dict[str, tuple[int, ...]] | None = None  # before the first update
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
-        if not isinstance(self.noise_shape, tuple) or not all(isinstance(size, int) for size in self.noise_shape):
-            raise UsageError(
-                f"noise_shape returned {self.noise_shape!r}; return a tuple of whole numbers, the whole shape of the "
-                "noise of an update, for example (config.replay.batch_size, spec.action_size)"
-            )
+        check_noise_shape(self.noise_shape)
         networks = state_networks(self.state)
         self.networks = tuple(networks)
-        if acts_with not in networks:
-            raise UsageError(
-                f"the state that init returned has no network {acts_with!r} to act with, but {sorted(networks)}; name "
-                "one so, or set acts_with in the Algorithm"
-            )
+        check_acts_with(acts_with, networks)
         self._acting, self._autograd = networks[acts_with], autograd
         self._critics = flat.values(config).get("critics")
         self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}
         self._checked_state = not autograd  # our own algorithms keep the state's shape
-
-    def _init(self, rng: np.random.Generator) -> Any:
-        try:
-            return self.module.init(self.config, self.spec, rng, self._device, self.dtype)
-        except AttributeError as error:
-            if error.obj is not self.config:
-                raise
-            raise UsageError(
-                f"init reads config.{error.name}, but {type(self.config).__name__} has no such group or setting; "
-                "add it, for example optimisation: groups.Optimisation = group(groups.Optimisation)"
-            ) from error
 
     def update(
         self,
@@ -257,7 +234,7 @@ class TorchBackend:
     def restore(self, arrays: Mapping[str, Array]) -> None:
         copy_into(dict(state_tensors(self.state)), arrays)
 
-    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
+    def scheduler(self, kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
         return scheduler_factor(kind, options)
 
 

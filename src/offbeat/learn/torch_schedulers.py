@@ -9,12 +9,18 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from offbeat.errors import UsageError
+from offbeat.learn.schedules import is_optax
 
 
-def scheduler_factor(kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
+def scheduler_factor(kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
     """The rate that a scheduler class gives after a number of updates, where it begins with 1."""
     if not (isinstance(kind, type) and issubclass(kind, LRScheduler)):
         name = getattr(kind, "__name__", repr(kind))
+        if is_optax(kind):
+            raise UsageError(
+                f"{name} is a schedule of optax, which backend=torch cannot use: use a class of "
+                "torch.optim.lr_scheduler, a function of the progress, or backend=jax"
+            )
         raise UsageError(f"{name} is not a class of torch.optim.lr_scheduler; use one, or a function of the progress")
     if issubclass(kind, ReduceLROnPlateau):
         raise UsageError(

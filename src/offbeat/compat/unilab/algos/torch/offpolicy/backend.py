@@ -135,7 +135,7 @@ class LearnerBackend:
         restore_learner(self.learner, state["learner"])
         self.learner.update_count = state["update_count"]
 
-    def scheduler(self, kind: type, options: Mapping[str, Any]) -> Callable[[int], float]:
+    def scheduler(self, kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
         return scheduler_factor(kind, options)
 
     def trace_parts(self, trace: Trace) -> None:
