@@ -15,6 +15,7 @@ def init(config, spec, rng, device, dtype):
 def update(state, config, spec, batch, noise, rates, updates):
     now, following = (batch.obs, batch.state), (batch.next_obs, batch.next_state)
     learned, steps, metrics = dict(state), dict(state["steps"]), {}
+    value_before, target = state["value"], state["target"]
 
     def step(name, loss, rate):
         norm = config.optimisation.max_grad_norm
@@ -23,22 +24,23 @@ def update(state, config, spec, batch, noise, rates, updates):
         return besides
 
     def critic_loss(critic):
-        y = batch.reward + batch.discount * state["value"](*following)[:, 0]
+        y = batch.reward + batch.discount * value_before(*following)[:, 0]
         error = critic(*now, batch.action) - y
         return weighted(error**2, batch.weight).mean(1).sum(), error
 
     def value_loss(value):
-        above = state["target"](*now, batch.action).min(0) - value(*now)[:, 0]
+        above = target(*now, batch.action).min(0) - value(*now)[:, 0]
         return (jnp.abs(config.expectile - (above < 0)) * above**2).mean()
 
     def actor_loss(actor):
-        return -learned["critic"](*now, jnp.tanh(actor(batch.obs))).min(0).mean()
+        critic = learned["critic"]
+        return -critic(*now, jnp.tanh(actor(batch.obs))).min(0).mean()
 
     error = step("critic", critic_loss, rates["critic"])
     step("value", value_loss, rates["critic"])
     step("actor", actor_loss, rates["actor"])
-    target = state["target"].follow(learned["critic"], config.tau)
-    return {**learned, "target": target, "steps": steps}, metrics, error
+    moved = target.follow(learned["critic"], config.tau)
+    return {**learned, "target": moved, "steps": steps}, metrics, error
 
 
 def policy_description(config, spec):
