@@ -297,6 +297,16 @@ def test_spaces_default_to_those_of_the_policy_and_size_the_memory(tmp_path: Pat
     assert with_states.memory.get_tensor_by_name("next_states").shape == (64, 1, 4)
 
 
+def test_privileged_states_are_stored_with_their_transition(tmp_path: Path) -> None:
+    agent = small.make_agent(tmp_path, states=small.STATES)
+    agent.enable_training_mode(True)
+    row = small.transitions(1, states=True)
+    record(agent, row)
+    for name in ("states", "next_states"):
+        assert torch.equal(agent.memory.get_tensor_by_name(name)[0], row[name])
+        assert row[name].abs().min() > 0
+
+
 def test_device_is_where_the_agent_computes(tmp_path: Path) -> None:
     agent = skrl.SAC(models=small.make_models(), device="cpu")
     assert agent.device == torch.device("cpu")
