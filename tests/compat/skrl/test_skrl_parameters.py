@@ -166,3 +166,15 @@ def test_spaces_that_are_passed_count_before_those_of_the_policy() -> None:
     assert (agent.observation_space, agent.action_space) == other
     own = skrl.SAC(models=models)
     assert (own.observation_space, own.action_space) == (policy.observation_space, policy.action_space)
+
+
+def test_the_policy_acts_on_the_observations_and_states_that_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = small.make_agent(tmp_path, states=small.STATES)
+    seen, act = [], agent.policy.act
+    monkeypatch.setattr(agent.policy, "act", lambda inputs, role="": (seen.append(inputs), act(inputs, role=role))[1])
+    observations, states = torch.full((2, 3), 0.25), torch.full((2, 4), 0.5)
+    agent.act(observations, states, timestep=0, timesteps=1)
+    assert torch.equal(seen[0]["observations"], observations)
+    assert torch.equal(seen[0]["states"], states)
