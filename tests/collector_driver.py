@@ -68,6 +68,8 @@ class Driver:
             assert self.ledger.accept(chunk)
             assert not self.ledger.lost
             self.chunks.append(_copied(chunk))
+            if not self.kind.rollouts:  # rows hold the state before their step, which counts the steps of the episode
+                np.testing.assert_array_equal(chunk.columns["carry"][:, 0], chunk.columns["step"])
 
     def run(self, rows: int) -> None:
         """Until so many rows are polled."""

@@ -13,6 +13,7 @@ from offbeat.collect import CollectorContext
 from offbeat.collect.shard_processes import ShardProcesses, ShardSlot
 from offbeat.envs import make_vector
 from offbeat.replay.queue import Rollout, RolloutQueue
+from offbeat.replay.sequences import carry_field
 from offbeat.replay.shard import Shard
 from offbeat.replay.stores import QueuePlan, ShardPlan, Store, StorePlan
 from offbeat.trace import NO_TRACE
@@ -25,7 +26,10 @@ LOG_PROB = Field("log_prob", (), "float32")
 
 
 class Acting:
-    """A policy without real weights: actions are drawn, and `seen` holds what was loaded last."""
+    """A policy without real weights: actions are drawn, and `seen` holds what was loaded last.
+
+    Its state counts the steps of the episode.
+    """
 
     def __init__(self, size: int) -> None:
         self._size, self.seen = size, -1.0
@@ -34,11 +38,11 @@ class Acting:
         self.seen = float(weights["actor/0/weight"][0])
 
     def initial_carry(self, num_envs: int) -> Array:
-        return np.zeros((num_envs, 0), np.float32)
+        return np.zeros((num_envs, 1), np.float32)
 
     def act(self, obs: Array, carry: Array, rng: Any, step: int = 0) -> tuple[Array, Array, dict[str, Array]]:
         action = rng.uniform(-1, 1, (len(obs), self._size)).astype(np.float32)
-        return action, carry, {"log_prob": np.full(len(obs), self.seen, np.float32)}
+        return action, carry + 1, {"log_prob": np.full(len(obs), self.seen, np.float32), "carry": carry}
 
 
 def publication(version: int) -> Publication:
@@ -46,12 +50,12 @@ def publication(version: int) -> Publication:
 
 
 class StoredRows:
-    """An experience that keeps shards, and learns nothing."""
+    """An experience that keeps shards, with the policy's state before each step, and learns nothing."""
 
     wants_td_errors = False
 
     def __init__(self, spec: EnvSpec, capacity: int) -> None:
-        self.schema, self._capacity = Schema.transitions(spec), capacity
+        self.schema, self._capacity = Schema.transitions(spec, (carry_field(1),)), capacity
         self.shards: dict[str, Shard] = {}
 
     def __len__(self) -> int:

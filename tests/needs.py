@@ -19,6 +19,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "schedule_kwargs": {"actor_schedule": "offbeat.references:resolve"},
     "replay_kwargs": {"replay": "offbeat.references:resolve"},
     "exploration_make": {"exploration_make": "offbeat.references:name_of"},
+    **{name: {"network": "gru"} for name in ("recurrent_size", "recurrent_layers", "start_state")},
+    **{name: {"network": "gru"} for name in ("sequence_length", "burn_in")},
     "trace_cpu": {"trace": True},
     "devices": {"backend": "jax"},
 }

@@ -18,6 +18,7 @@ from typing import Any
 from offbeat import flat, foreign_names, references
 from offbeat.algorithms.configs import Config, Run
 from offbeat.algorithms.configs.checks import check_config
+from offbeat.algorithms.configs.groups import SEQUENCES_IN_BATCH
 from offbeat.algorithms.registry import ALGORITHMS, find, key_of
 from offbeat.coercion import (
     NONE,
@@ -198,7 +199,8 @@ def make_config(algorithm: Any, mapping: Mapping[str, Any]) -> Config:
 def make_learner_config(algorithm: Any, **settings: Any) -> Any:
     """The algorithm's own half of a Config, from its flat keys alone."""
     name = key_of(algorithm)
-    config = make(find(name).config, find(name).defaults, read(own_settings(name), settings))
+    given = read(own_settings(name), settings)
+    config = make(find(name).config, _defaults(name, given), given)
     check_config(config)
     return config
 
@@ -218,7 +220,14 @@ def assemble(algorithm: str, *layers: Mapping[str, Any], spell: Spell = str) -> 
     """The Config of checked flat values. Later layers win, as in `merge`; the defaults are the first layer."""
     record = find(algorithm)
     run = make(Run, record.run_defaults, *layers, spell=spell)
-    return Config(algorithm, run, make(record.config, record.defaults, *layers, spell=spell))
+    return Config(algorithm, run, make(record.config, _defaults(algorithm, *layers), *layers, spell=spell))
+
+
+def _defaults(algorithm: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The algorithm's own defaults; a batch of sequences has fewer than one of transitions."""
+    network = [layer["network"] for layer in layers if "network" in layer][-1:]
+    fewer = {"batch_size": SEQUENCES_IN_BATCH} if network and network != ["mlp"] else {}
+    return {**find(algorithm).defaults, **fewer}
 
 
 def make(owner: type, *layers: Mapping[str, Any], spell: Spell = str) -> Any:

@@ -16,7 +16,7 @@ from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.policies import Policy
 from offbeat.settings import Setting, own_settings
-from offbeat.types import Chunk, EnvSpec
+from offbeat.types import Chunk, EnvSpec, Schema
 from specs import choice_spec, vector_spec
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "total_updates": 20, "warmup_steps": 1}
@@ -85,6 +85,7 @@ class Doubled:
 
 ALGORITHM = ""
 DRIFT = {"exploration": "ornstein_uhlenbeck"}
+MEMORY = {"network": "gru", "recurrent_size": 8, "sequence_length": 4, "batch_size": 8}
 # Another value for each setting, by its flat name, or one for each algorithm, "" for those that are not named; a pair
 # adds what has to be set besides.
 CHANGED: dict[str, Any] = {
@@ -96,6 +97,12 @@ CHANGED: dict[str, Any] = {
     "hidden": (8,),
     "activation": {"": "tanh", "ppo": "relu", "appo": "relu"},
     "layer_norm": True,
+    "network": ("lstm", MEMORY),
+    "recurrent_size": (6, MEMORY),
+    "recurrent_layers": (2, MEMORY),
+    "sequence_length": (3, MEMORY),
+    "burn_in": (2, MEMORY),
+    "start_state": ("zero", MEMORY),
     "max_grad_norm": 1e-3,
     "adam_epsilon": 1e-2,
     "gradients": "autograd",
@@ -198,6 +205,14 @@ def rows(spec: EnvSpec, count: int = 200) -> Chunk:
     return Chunk({**columns, **floats})
 
 
+def _with_states(chunk: Chunk, schema: Schema) -> Chunk:
+    """With a recurrent state where the schema has one."""
+    if "carry" not in schema.names:
+        return chunk
+    carry = np.random.default_rng(4).standard_normal((len(chunk), schema["carry"].size)).astype(np.float32)
+    return Chunk({**chunk.columns, "carry": carry})
+
+
 def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     """Row by row, with each rollout learned from when it is complete. Others acted: some ratios are clipped."""
     columns = dict(rows(agent.spec).columns)
@@ -223,7 +238,7 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
         small = {name: value for name, value in SMALL.items() if name not in own}
         small |= {"actor_every": 1} if algorithm == "redq" else {}  # or the actor would not learn in so few updates
         agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
-        agent.add(rows(spec))
+        agent.add(_with_states(rows(spec), agent.experience.schema))
         agent.training.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
     policy.load(agent.publication().weights)

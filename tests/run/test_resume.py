@@ -38,6 +38,7 @@ OWN_PARTS = [
     *("--actor-schedule", "own_parts.schedules:warm_up_and_fall", "--schedule-kwargs", "floor=0.2"),
     *("--collector", "own_parts.collector:Background", "--slack", "0"),
 ]
+MEMORY = ["--recurrent-size", "16", "--sequence-length", "4"]
 CASES = {
     "Pendulum": ["sac", "--env", "Pendulum-v1"],
     "MuJoCo": ["sac", "--env", "HalfCheetah-v5"],
@@ -54,6 +55,17 @@ CASES = {
     "ppo with layer norm": ["ppo", "--env", "Pendulum-v1", "--layer-norm", "--optimiser", "rmsprop"],
     "appo": ["appo", "--env", "Pendulum-v1"],
     "appo with everything": ["appo", *ROLLOUTS_WITH_EVERYTHING, *OLDER_WEIGHTS],
+    "recurrent sac": [
+        *("sac", "--env", "Pendulum-v1", "--network", "gru", *MEMORY, "--burn-in", "2", "--n-step", "2"),
+        *("--num-envs", "3", "--normalise-observations"),
+    ],
+    "recurrent ddpg": [
+        *("ddpg", "--env", "Pendulum-v1", "--network", "lstm", *MEMORY, "--exploration", "ornstein_uhlenbeck"),
+    ],
+    "recurrent dqn": [
+        *("dqn", "--env", "CartPole-v1", "--network", "rnn", *MEMORY, "--recurrent-layers", "2"),
+        *("--start-state", "zero", "--num-envs", "2"),
+    ],
     "own parts": ["own_parts.expectile:ALGORITHM", "--env", "Pendulum-v1", "--num-envs", "2", *OWN_PARTS],
     "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
 }

@@ -31,8 +31,9 @@ class CollectorContext:
     rng: the run's own acting generator, for a collector in this process; a checkpoint holds its state.
     generator(worker, boot): the state of a NumPy PCG64 generator for a worker elsewhere. boot: how often the worker's
     process was started before, since the run was begun or resumed.
-    random_steps: the first steps, over all environments, that act uniformly at random. reward_shaping, total_steps: as
-    in the settings of a run. wants_infos: whether episodes need their final infos.
+    random_steps: the first steps, over all environments, that act uniformly at random. recurrent: whether the policy
+    has a recurrent state, which random steps advance, too. reward_shaping, total_steps: as in the settings of a run.
+    wants_infos: whether episodes need their final infos.
     collectors: the number of workers. slack: vector steps that collecting may be ahead of learning. collect_ahead:
     vector steps that a worker may make without a new permit. synchronous: no worker begins a step, or a rollout, before
     all earlier ones are polled. hang_seconds: a step that takes longer is interrupted. max_crashes: crashes of a worker
@@ -46,6 +47,7 @@ class CollectorContext:
     rng: np.random.Generator
     generator: Callable[[int, int], dict[str, Any]]
     random_steps: int = 0
+    recurrent: bool = False
     reward_shaping: Shaping | None = None
     total_steps: int = 0
     wants_infos: bool = False
@@ -81,6 +83,7 @@ class CollectorContext:
             self.experience.schema,
             first_env=first_env,
             random_steps=self.random_steps,
+            recurrent=self.recurrent,
             reward_shaping=self.reward_shaping,
             total_steps=self.total_steps,
             worker=worker,

@@ -31,18 +31,18 @@ def advance(
     carry: Array,
     rng: np.random.Generator | None,
     random_rows: int = 0,
-    need_extras: bool = False,
+    need_policy: bool = False,
     step: int = 0,
     trace: Trace = NO_TRACE,
 ) -> VectorStep:
     """Acts on `observation` and steps the vector; rng None acts deterministically.
 
     The first `random_rows` environments act uniformly at random. If all of them do, the policy is not called, unless
-    `need_extras` says that the rows store its extras. step: as for `Policy.act`.
+    `need_policy` says that the rows store its extras, or that it has a recurrent state. step: as for `Policy.act`.
     """
     extras = NO_EXTRAS
     with trace("act"):
-        if random_rows < vector.num_envs or need_extras:
+        if random_rows < vector.num_envs or need_policy:
             mask = () if observation.mask is None else (observation.mask,)
             action, carry, extras = policy.act(observation.vector, carry, rng, step, *mask)
         if random_rows > 0:

@@ -33,10 +33,10 @@ def _ignore(sentence: str) -> None:
 class Stepper:
     """Steps `vector` with `policy`, and writes the rows that `schema` names through `writer`, in environment order.
 
-    The first `random_steps` rows, over all environments, act uniformly at random. Environments are reset at the first
-    step, so that `restore` need not undo a reset. A chunk's columns are read-only. worker, boot: the key of its chunks.
-    first_env: the number of the first environment. other_rows: rows that other workers have made, as far as is known.
-    note: tells the user something.
+    The first `random_steps` rows, over all environments, act uniformly at random; the state of a `recurrent` policy
+    advances in them, too. Environments are reset at the first step, so that `restore` need not undo a reset. A chunk's
+    columns are read-only. worker, boot: the key of its chunks. first_env: the number of the first environment.
+    other_rows: rows that other workers have made, as far as is known. note: tells the user something.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Stepper:
         rng: np.random.Generator,
         *,
         random_steps: int = 0,
+        recurrent: bool = False,
         reward_shaping: Shaping | None = None,
         total_steps: int = 0,
         first_env: int = 0,
@@ -63,7 +64,7 @@ class Stepper:
         self.first_env, self._worker, self._boot = first_env, worker, boot
         known = Schema.transitions(vector.spec).names
         self._extras = [each for each in schema if each.name not in known]
-        self._need_extras = bool(self._extras)
+        self._need_policy = bool(self._extras) or recurrent
         self._block = Block(schema, vector.num_envs)
         columns = self._block.columns
         columns["env"][...] = first_env + np.arange(vector.num_envs)
@@ -116,7 +117,7 @@ class Stepper:
             self._carry,
             self._rng,
             max(0, self._random_steps - number),
-            self._need_extras,
+            self._need_policy,
             number,
             self.trace,
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.errors import UsageError
 from offbeat.learn.backend import Backend
 from offbeat.types import EnvSpec
@@ -49,6 +50,8 @@ def check_installed(backend: str) -> None:
 def _check_jax(config: Any) -> None:
     """Raises UsageError without JAX, and for settings that only torch has."""
     check_installed("jax")
+    if (recurrence := recurrence_of(config.learner)).recurrent:
+        raise UsageError(f"network={recurrence.network!r} needs backend=torch; JAX has network=mlp")
     optimisation = getattr(config.learner, "optimisation", None)
     for name, default in (("compile", "off"), ("gradients", "auto")):
         if (value := getattr(optimisation, name, default)) != default:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offbeat import flat
 from offbeat.algorithms.torch.batch import Batch
-from offbeat.algorithms.torch.memory import first_observations
+from offbeat.algorithms.torch.memory import first_observations, state_size
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import OffbeatError, UsageError
@@ -99,6 +99,7 @@ class TorchBackend:
         self.networks = tuple(networks)
         check_acts_with(acts_with, networks)
         self._acting, self._autograd = networks[acts_with], autograd
+        self.state_size = state_size(self._acting.module)
         self._critics = flat.values(config).get("critics")
         self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}

@@ -72,24 +72,35 @@ class Agent:
         """Actions in the environment's own units for one observation, or for a stack of N.
 
         The first `random_steps` observed steps act uniformly at random, unless deterministic. Row i of a stack is
-        environment i, whose exploration may have a memory: act for all environments at once where noise drifts.
+        environment i, whose exploration or network may have a memory: act for all environments at once where it has.
+        The state of a recurrent network advances with each call, also with a deterministic one; `observe` begins it
+        anew where an episode ended. To evaluate meanwhile, use `policy`, whose state is explicit.
         mask: the actions that are allowed, 1 or 0 for each, where there is a mask_key; a Dict observation may hold it.
         """
         training, spec = self.training, self.spec
         rows, stack = spec.layout.read(obs)
         allowed = self._mask("mask", mask, obs, len(rows))
-        if not deterministic and self.steps < training.random_steps:
-            action = spec.random_actions(training.streams.acting, len(rows), allowed)
-        else:
+        random = not deterministic and self.steps < training.random_steps
+        if not random or training.recurrent:
             policy = training.policy(len(rows))
             policy.load(training.publication().weights)
             rng = None if deterministic else training.streams.acting
-            carry = self._carry if len(self._carry) == len(rows) else policy.initial_carry(len(rows))
-            action, carry, extras = policy.act(rows, carry, rng, self.steps, allowed)
-            if not deterministic:
+            action, carry, extras = policy.act(rows, self._begin(policy, len(rows)), rng, self.steps, allowed)
+            if not deterministic or training.recurrent:
                 self._carry, self._acted = carry, (action, extras, allowed)
+        if random:
+            action = spec.random_actions(training.streams.acting, len(rows), allowed)
         action = spec.to_environment(action)
         return action if stack else action[0]
+
+    def _begin(self, policy: Policy, rows: int) -> Array:
+        """What the policy remembers of so many environments."""
+        if self.training.recurrent and len(self._carry) not in (0, rows):
+            raise UsageError(
+                f"act: {rows} observations, but this recurrent agent keeps the states of {len(self._carry)} "
+                "environments: act for all of them at once; elsewhere, use policy(num_envs) with a state of your own"
+            )
+        return self._carry if len(self._carry) == rows else policy.initial_carry(rows)
 
     def observe(
         self,
@@ -136,6 +147,8 @@ class Agent:
         check_rows(columns, self.spec)
         if self.training.algorithm.learns_from == "rollouts":
             columns |= self._as_acted(columns, envs)
+        elif "carry" in self.experience.schema.names:
+            columns["carry"] = self._states_before(envs)
         self._count(envs, terminated | truncated)
         self.add(Chunk(columns))
 
@@ -264,6 +277,16 @@ class Agent:
             raise UsageError("observe: mask is not the one that act was given; pass the same to both")
         self._acted = None
         return {"action": drawn, **extras}
+
+    def _states_before(self, envs: Array) -> Array:
+        """The recurrent states with which `act` has acted for these environments."""
+        if self._acted is None or envs.max() >= len(before := self._acted[1]["carry"]):
+            raise UsageError(
+                f"observe: this recurrent agent stores the state that acted in environments {envs.tolist()}, but act "
+                "was not called for them: call act first, or make the agent with start_state='zero'"
+            )
+        found: Array = before[envs]
+        return found
 
     @property
     def _num_envs(self) -> int:

@@ -145,6 +145,7 @@ def _context(
         rng=training.streams.acting,
         generator=lambda worker, boot: _generator(training, worker, boot),
         random_steps=training.random_steps,
+        recurrent=training.recurrent,
         reward_shaping=_shaping(training.config),
         total_steps=run.length.total_steps,
         wants_infos=wants_infos,

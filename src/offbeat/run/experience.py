@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs.groups import Recurrence, recurrence_of
 from offbeat.algorithms.configs.on_policy import QueueUse
 from offbeat.algorithms.registry import Algorithm
 from offbeat.coercion import suggestion
@@ -15,15 +16,18 @@ from offbeat.errors import OffbeatError, UsageError
 from offbeat.references import make_own
 from offbeat.replay.experience import Experience
 from offbeat.replay.rollouts import Rollouts, RolloutSettings, rollout_schema
-from offbeat.replay.settings import ReplaySettings
+from offbeat.replay.sequences import SequenceReplay, carry_field
+from offbeat.replay.settings import ReplaySettings, Sequences
 from offbeat.replay.uniform import UniformReplay
 from offbeat.run.pace import ENDLESS, Pace, RatioPace, RolloutPace
 from offbeat.run.tuning import ahead
 from offbeat.types import Array, Batches, EnvSpec, Schema
 
 
-def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experience, Pace]:
-    run = config.run
+def from_replay(config: Config, spec: EnvSpec, has_end: bool, state_size: int) -> tuple[Experience, Pace]:
+    """state_size: of the recurrent state that acts, 0 for none."""
+    run, recurrence = config.run, recurrence_of(config.learner)
+    _check_sequences(recurrence, spec)
     slack = ahead(run)[0] if collects_elsewhere(run) else 0
     pace = RatioPace(
         run.pace.updates_per_step,
@@ -35,11 +39,26 @@ def from_replay(config: Config, spec: EnvSpec, has_end: bool) -> tuple[Experienc
         synchronous=slack == 0 and run.pace.pace == "held",
         every=1 if run.pace.update_every == 1 else run.pace.update_every * run.environment.num_envs,
     )
-    return _replay(config, Schema.transitions(spec), replay_settings(config, has_end)), pace
+    stored = recurrence.recurrent and recurrence.start_state == "stored"
+    schema = Schema.transitions(spec, (carry_field(state_size),) if stored else ())
+    return _replay(config, schema, replay_settings(config, has_end)), pace
+
+
+def _check_sequences(recurrence: Recurrence, spec: EnvSpec) -> None:
+    """Raises UsageError for sequences that no episode could fill."""
+    steps, limit = recurrence.burn_in + recurrence.sequence_length, spec.max_episode_steps
+    if recurrence.recurrent and limit is not None and steps > limit:
+        named = f"sequence_length={recurrence.sequence_length}" + f" after burn_in={recurrence.burn_in}" * (
+            recurrence.burn_in > 0
+        )
+        raise UsageError(
+            f"{named} makes sequences of {steps} steps, but an episode of {spec.name} has at most {limit}: use at most "
+            f"{limit} for both together, or raise max_episode_steps"
+        )
 
 
 def replay_settings(config: Config, has_end: bool = True) -> ReplaySettings:
-    run, own = config.run, cast(Any, config.learner)
+    run, own, recurrence = config.run, cast(Any, config.learner), recurrence_of(config.learner)
     return ReplaySettings(
         capacity=run.storage.capacity,
         batch_size=own.replay.batch_size,
@@ -47,13 +66,14 @@ def replay_settings(config: Config, has_end: bool = True) -> ReplaySettings:
         gamma=own.returns.gamma,
         total_steps=run.length.total_steps if has_end else None,
         dtype=dtype_of(config),
+        sequences=Sequences(recurrence.sequence_length, recurrence.burn_in) if recurrence.recurrent else None,
     )
 
 
 def _replay(config: Config, schema: Schema, settings: ReplaySettings) -> Experience:
     storage = config.run.storage
     if storage.replay == "uniform":
-        return UniformReplay(schema, settings)
+        return UniformReplay(schema, settings) if settings.sequences is None else SequenceReplay(schema, settings)
     if isinstance(storage.replay, str) and ":" not in storage.replay:
         remedy = suggestion(storage.replay, ["uniform"])
         raise UsageError(f"replay={storage.replay!r} is neither uniform nor module:callable{remedy}")

@@ -16,7 +16,7 @@ from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
 from offbeat.algorithms.configs.exploration import describe, own_maker
-from offbeat.algorithms.configs.groups import own_acting_module
+from offbeat.algorithms.configs.groups import own_acting_module, recurrence_of
 from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.collect.ledger import ChunkLedger
 from offbeat.deploy.document import InvalidDocument, check_policy
@@ -92,7 +92,7 @@ class Training:
                 self.algorithm, config, spec, lambda: self.learner.updates, num_envs or run.environment.num_envs
             )
         else:
-            self.experience, self.pace = from_replay(config, spec, has_end)
+            self.experience, self.pace = from_replay(config, spec, has_end, getattr(backend, "state_size", 0))
         if has_end:
             self._plan()
         self.learner.check_schedules()
@@ -122,7 +122,8 @@ class Training:
         if own and description["kind"] != "module":
             try_description(description, backend, self.spec)
         if own_maker(getattr(self.config.learner, "exploration", None)) is not None:
-            try_exploration(self.policy_factory(ROWS)(), self.spec, weights)
+            stored = [name for name in self.experience.schema.names if name == "carry"]
+            try_exploration(self.policy_factory(ROWS)(), self.spec, weights, stored)
 
     def _plan(self) -> None:
         run = self.config.run
@@ -140,6 +141,11 @@ class Training:
     def random_steps(self) -> int:
         """The number of first steps that act uniformly at random."""
         return self.config.run.pace.random_steps if self.algorithm.learns_from == "replay" else 0
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the networks have a recurrent state."""
+        return recurrence_of(self.config.learner).recurrent
 
     # Data in.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,11 @@ def try_description(description: Mapping[str, Any], backend: Any, spec: EnvSpec)
         )
 
 
-def try_exploration(policy: Policy, spec: EnvSpec, weights: Weights) -> None:
-    """Raises UsageError if a policy with a user's exploration cannot act, or returns other shapes than it must."""
+def try_exploration(policy: Policy, spec: EnvSpec, weights: Weights, extras: Sequence[str] = ()) -> None:
+    """Raises UsageError if a policy with a user's exploration cannot act, or returns other shapes than it must.
+
+    extras: those that rows store.
+    """
     rng, obs = np.random.default_rng(0), np.zeros((ROWS, spec.observation_size), np.float32)
     mask = (np.ones((ROWS, spec.mask_size), bool),) if spec.mask_size else ()
     try:
@@ -49,6 +52,10 @@ def try_exploration(policy: Policy, spec: EnvSpec, weights: Weights) -> None:
         raise UsageError(f"exploration: acting on {ROWS} observations of zeros raised {describe(error)}") from error
     if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[2], Mapping)):
         raise UsageError(f"exploration: act returned a {type(result).__name__}; return (action, carry, extras)")
+    if missing := [name for name in extras if name not in result[2]]:
+        raise UsageError(
+            f"exploration: act returned extras without {missing[0]!r}, which replay stores: pass on those of the policy"
+        )
     shapes = {"action": (ROWS, spec.action_size), "carry": np.shape(carry)}
     for (name, wanted), found in zip(shapes.items(), result[:2], strict=True):
         if np.shape(found) != wanted or not wanted or wanted[0] != ROWS:

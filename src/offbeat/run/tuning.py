@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from offbeat import flat, threads
 from offbeat.algorithms.configs import Config, Run
+from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.registry import find
 
 GRAIN, SLOW_GRAIN = 8_000_000, 64_000_000
@@ -41,7 +42,7 @@ def work_of(config: Config) -> Work:
     products = [first * second for first, second in pairwise((*own.networks.hidden, 1))] or [1]
     if find(config.algorithm).learns_from == "replay":
         critics = flat.values(own).get("critics", 1)
-        rows, networks, per_step = float(own.replay.batch_size), 2 + 2 * critics, run.pace.updates_per_step
+        rows, networks, per_step = float(learned_rows(own)), 2 + 2 * critics, run.pace.updates_per_step
     else:
         rollouts, steps = own.rollouts, own.rollouts.rollout_steps * run.environment.num_envs
         rows, networks, per_step = steps / rollouts.minibatches, 2, rollouts.epochs * rollouts.minibatches / steps

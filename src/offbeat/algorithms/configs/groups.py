@@ -30,6 +30,8 @@ class Networks:
 
 
 NETWORKS = ("mlp", "rnn", "gru", "lstm")
+SEQUENCES_IN_BATCH = 32
+"""The default of batch_size for recurrent networks."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,11 @@ class Returns:
 class ReplayUse:
     """What an update takes from replay."""
 
-    batch_size: int = setting(256, "Transitions per update.", at_least=1)
+    batch_size: int = setting(
+        256,
+        f"Transitions per update; for recurrent networks, sequences, {SEQUENCES_IN_BATCH} by default.",
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True)

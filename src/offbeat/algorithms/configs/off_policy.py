@@ -16,6 +16,7 @@ from offbeat.algorithms.configs.groups import (
     OwnActorCritic,
     OwnQNetwork,
     Rate,
+    Recurrence,
     Reference,
     ReplayUse,
     Returns,
@@ -71,6 +72,7 @@ class SAC:
     returns: Returns = group(Returns)
     replay: ReplayUse = group(ReplayUse)
     networks: Networks = group(Networks)
+    recurrence: Recurrence = group(Recurrence)
     critic_networks: Critics = group(Critics)
     critic_regularisation: CriticRegularisation = group(CriticRegularisation)
     own_networks: OwnActorCritic = group(OwnActorCritic)
@@ -111,6 +113,7 @@ class TD3:
     returns: Returns = group(Returns)
     replay: ReplayUse = group(ReplayUse)
     networks: Networks = group(Networks)
+    recurrence: Recurrence = group(Recurrence)
     critic_networks: Critics = group(Critics)
     own_networks: OwnActorCritic = group(OwnActorCritic)
     rates: ActorCriticRates = group(ActorCriticRates)
@@ -134,6 +137,7 @@ class DQN:
     returns: Returns = group(Returns)
     replay: ReplayUse = group(ReplayUse, batch_size=64)
     networks: Networks = group(Networks, hidden=(128, 128))
+    recurrence: Recurrence = group(Recurrence)
     dueling: bool = setting(False, "Separate outputs for the value and the advantages.", title="networks")
     own_networks: OwnQNetwork = group(OwnQNetwork)
     rates: Rate = group(Rate)

@@ -230,6 +230,12 @@ def first_observations(module: nn.Module, obs: Tensor) -> Tensor:
     return torch.cat((obs, torch.ones_like(obs[:, :1]), start), 1)
 
 
+def state_size(module: nn.Module) -> int:
+    """Numbers in the recurrent state of a network; 0 where it has no trunk."""
+    inner = module.mlp if isinstance(module, WithLogStd) else module
+    return inner.trunk.state_size if isinstance(inner, WithMemory) else 0
+
+
 def memory_name(name: str) -> str:
     """A parameter as `Weights` names it: `trunk.layers.0.input_weight` is `trunk/0/input_weight`.
 
