@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,9 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from offbeat.algorithms.registry import find
+from offbeat.errors import OffbeatError, UsageError
+from offbeat.learn.backends import make_backend
 from offbeat.learn.jax_staging import Staging
+from offbeat.settings import make_config
 from offbeat.types import Batches
-from small_backends import BOX, CASES, CHOICE, STATE, batches, learn, make, metrics_of, part
+from recurrent_parts import RecurrentSAC, config_of
+from small_backends import BOX, CASES, CHOICE, ROWS, STATE, batches, learn, make, metrics_of, part, same
 
 PLAIN: dict[str, Any] = {"optimiser": "sgd", "target_every": 1, "tau": 0.5}
 LARGE: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -97,3 +103,54 @@ def test_dropout_repeats_with_its_seed_and_leaves_out_other_units_with_another()
     for index in range(2):
         learn(learner, part(given, slice(index, index + 1)), index, seed=3 + index, td_errors=True)
     np.testing.assert_array_equal(learner.arrays()["critic/0/weight"], found[0])
+
+
+def test_a_column_of_whole_numbers_may_become_one_of_fractions() -> None:
+    device, whole, fractions = jax.devices("cpu")[0], np.array([[1], [2]]), np.array([[0.5], [1.5]])
+    staging = Staging({"x": whole}, 2, np.dtype(np.float32), device)
+    assert staging.fits({"x": whole}, 2)
+    assert staging.fits({"x": whole.astype(np.int32)}, 2)
+    assert not staging.fits({"x": fractions}, 2)
+    given, found = batches(BOX, 2), []
+    for first in (given.columns["obs"], given.columns["obs"].astype(np.int64)):
+        learner = make("td3", BOX, "jax")
+        before = learner.arrays()
+        learn(learner, Batches({**given.columns, "obs": first}, given.rows))
+        learner.restore(before)
+        learn(learner, given)
+        found.append(learner)
+    assert same(*found)
+
+
+def test_a_period_beyond_32_bits_never_ends() -> None:
+    periods = {"target_every": 2**31, "actor_every": 3 * 10**9}
+    learner = make("td3", BOX, "jax", "float32", **periods, tau=1.0)
+    before = learner.arrays()
+    found = metrics_of(learn(learner, batches(BOX, 2)))
+    after = learner.arrays()
+    assert found.keys() == {"critic_loss", "q"}
+    for name, array in before.items():
+        assert np.array_equal(array, after[name]) == name.startswith(("actor", "target")), name
+
+
+def test_more_updates_than_jax_counts_are_refused_in_words() -> None:
+    learner, given = make("td3", BOX, "jax"), batches(BOX, 2)
+    draws = np.zeros((2, *learner.noise_shape))
+    with pytest.raises(OffbeatError, match=r"2,147,483,647 updates.*offbeat convert RUN --backend torch"):
+        learner.update(given, draws, STEPS * 2, updates=2**31 - 2, seed=0, td_errors=False)
+
+
+def test_recurrent_networks_are_refused() -> None:
+    config = dataclasses.replace(make_config("sac", {"backend": "jax"}), learner=config_of(RecurrentSAC))
+    with pytest.raises(UsageError, match=r"network='gru' is for backend=torch.*use network=mlp, or backend=torch"):
+        make_backend(find("sac"), config, BOX, np.random.default_rng(0))
+
+
+def test_td_errors_of_any_number_of_updates_compile_nothing_new() -> None:
+    learner, given = make("td3", BOX, "jax"), batches(BOX, 5)
+    learn(learner, given, td_errors=True)
+    with jax.no_tracing():
+        for count in (1, 2, 3, 4):
+            found = learn(learner, part(given, slice(count)), td_errors=True)
+            assert found.td_errors is not None
+            assert found.td_errors.shape == (count, ROWS)

@@ -122,11 +122,15 @@ def test_what_an_update_returns_is_checked_before_it_is_compiled(result: Any, wo
 
 def test_metrics_may_be_arrays_or_numbers() -> None:
     def update(state: Any, config: Any, spec: Any, batch: Any, *others: Any) -> Any:
-        return state, {"plain": 1.5, "numpy": np.float32(1.5), "array": batch.reward[0]}, batch.reward
+        return (
+            state,
+            {"plain": 1.5, "numpy": np.float32(1.5), "array": batch.reward[0], "row": batch.reward[:1]},
+            batch.reward,
+        )
 
     one = made(functions(update=update))
     observed(one)
-    assert one.update(2) == {"plain": 1.5, "numpy": 1.5, "array": 1.0}
+    assert one.update(2) == {"plain": 1.5, "numpy": 1.5, "array": 1.0, "row": 1.0}
 
 
 def test_a_learning_rate_that_no_group_has_is_named() -> None:

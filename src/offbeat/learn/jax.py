@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from offbeat import flat
-from offbeat.algorithms.jax.batch import Batch
+from offbeat.algorithms.jax.batch import MOST_UPDATES, Batch
 from offbeat.algorithms.jax.division import whole
+from offbeat.errors import OffbeatError
 from offbeat.learn.backend import Rates, RolloutResult, UpdateResult, check_acts_with, check_noise_shape, make_state
 from offbeat.learn.jax_compile import compiled
 from offbeat.learn.jax_devices import Devices
@@ -96,6 +97,7 @@ class JaxBackend:
     ) -> UpdateResult:
         if batches.valid is not None:
             raise ValueError("batches.valid is set, but the JAX algorithms learn from single transitions: pass None")
+        _check_count(updates + len(batches))
         columns = dict(batches.columns)
         if batches.weight is not None:
             columns[_WEIGHT] = batches.weight
@@ -127,7 +129,7 @@ class JaxBackend:
         waits: dict[str, Callable[[], Array]] = {
             name: partial(_values, value, count) for name, value in metrics.items()
         }
-        return waits, lambda: np.asarray(errors[:count])
+        return waits, lambda: np.asarray(errors)[:count]  # sliced by NumPy: JAX would compile each length
 
     def _loop(
         self, state: Any, arrays: dict[str, Any], count: Any, updates: Any, *, td_errors: bool
@@ -158,6 +160,7 @@ class JaxBackend:
     def learn_rollout(
         self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
     ) -> RolloutResult:
+        _check_count(updates + min(count, orders.size))
         with self._precision():
             self.state, made, rate, metrics = self._turns.learn(
                 self.state, config, rollout, orders, rate, count=count, updates=updates, key=_key(seed)
@@ -224,6 +227,14 @@ def _values(value: Any, count: int | None) -> Array:
         values, there = (np.asarray(each)[:count] for each in value)
         return values[there]
     return np.asarray(value)[:count]
+
+
+def _check_count(updates: int) -> None:
+    if updates > MOST_UPDATES:
+        raise OffbeatError(
+            f"this run has made almost {MOST_UPDATES:,} updates, and JAX can count no more: go on with torch (offbeat "
+            "convert RUN --backend torch)"
+        )
 
 
 def _key(seed: int) -> Array:

@@ -24,8 +24,8 @@ class Staging:
     """
 
     def __init__(self, like: Mapping[str, Array], most: int, dtype: np.dtype[Any], device: Any) -> None:
-        self._most, self._device = most, device
-        self._kinds = {name: (each.shape[1:], _kind(np.asarray(each).dtype, dtype)) for name, each in like.items()}
+        self._most, self._dtype, self._device = most, dtype, device
+        self._kinds = _kinds(like, dtype)
         self._sets = [
             {name: _aligned((most, *shape), kind) for name, (shape, kind) in self._kinds.items()} for _ in range(2)
         ]
@@ -34,9 +34,8 @@ class Staging:
         self._next = 0
 
     def fits(self, given: Mapping[str, Array], most: int) -> bool:
-        """Whether these columns have the names and shapes that the buffers were made for."""
-        shapes = {name: shape for name, (shape, _) in self._kinds.items()}
-        return most == self._most and {name: np.shape(each)[1:] for name, each in given.items()} == shapes
+        """Whether these columns have the names, shapes and types that the buffers were made for."""
+        return most == self._most and _kinds(given, self._dtype) == self._kinds
 
     def put(self, given: Mapping[str, Array]) -> dict[str, Any]:
         """The columns (K, ...) as JAX arrays (most, ...) whose first K rows they are."""
@@ -61,6 +60,11 @@ def _shared(buffers: Mapping[str, Array]) -> dict[str, Any]:
         name: jax.dlpack.from_dlpack(buffer, copy=False) if buffer.size else jnp.asarray(buffer)
         for name, buffer in buffers.items()
     }
+
+
+def _kinds(columns: Mapping[str, Array], dtype: np.dtype[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """The shape of a row of each column, and the type of its buffer."""
+    return {name: (np.shape(each)[1:], _kind(np.asarray(each).dtype, dtype)) for name, each in columns.items()}
 
 
 def _kind(found: np.dtype[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -118,7 +118,11 @@ def checked_result(result: Any, before: Any, rows: int, critics: int | None) -> 
             f"update returned TD errors {found} for a batch of {rows}: (B, 1) - (B,) gives (B, B); drop the column "
             "with [:, 0] before the difference"
         )
-    return state, {name: jax.tree.map(jnp.asarray, value) for name, value in metrics.items()}, errors
+    return state, {name: jax.tree.map(_number, value) for name, value in metrics.items()}, errors
+
+
+def _number(value: Any) -> Any:
+    return jnp.reshape(jnp.asarray(value), ())
 
 
 def check_unchanged(state: Any, before: Any) -> None:

@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+MOST_UPDATES = 2**31 - 1
+"""Updates of a run, which JAX counts in 32 bits."""
+
 State = TypeVar("State")
 Metrics = dict[str, Any]
 """Values of one update by name; a pair (value, whether there is one) for what an update does only sometimes."""
@@ -51,7 +54,8 @@ def every(
     """
     if period == 1:
         return step(state)
-    due = updates % period == 0
+    # A longer period never ends: updates are counted in 32 bits.
+    due = updates % period == 0 if period <= MOST_UPDATES else jnp.zeros((), bool)
 
     def not_now(state: State) -> tuple[State, Metrics]:
         _, metrics = jax.eval_shape(step, state)
