@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +115,14 @@ def test_a_process_writes_to_shared_tensors_for_all(shared: bool) -> None:
         assert torch.equal(tensor, before[name])
     assert len(memory) == 10
     assert (memory.memory_index, memory.env_index, memory.filled) == (2, 0, True)
-    child = os.fork()
-    if child == 0:
-        memory.get_tensor_by_name("observations")[0, 0] = 9.0
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert bool((memory.tensors["observations"][0, 0] == 9.0).all()) == shared
+    if shared:
+        # A new process: one that is forked from threads of torch or JAX may never end.
+        written = (memory.get_tensor_by_name("observations"), (0, 0), 9.0)
+        child = torch.multiprocessing.get_context("spawn").Process(target=operator.setitem, args=written)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert (memory.tensors["observations"][0, 0] == 9.0).all()
     memory.add_samples(**rows)
     sample = memory.sample_by_index(["observations"], indexes=[4, 5])[0][0]
     np.testing.assert_array_equal(sample, rows["observations"])
