@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from offbeat import flat
-from offbeat.algorithms.configs.groups import Normalisation, Optimisation, schedules_of
+from offbeat.algorithms.configs.groups import Normalisation, Optimisation, recurrence_of, schedules_of
 from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.learn.backend import Backend, Scalar
-from offbeat.learn.rollout_columns import learnable
+from offbeat.learn.rollout_columns import count_sequences, learnable
 from offbeat.learn.schedules import make_schedule
 from offbeat.learn.statistics import Normaliser, Preprocessor, ReturnScale
 from offbeat.types import Array, Batches, Chunk, EnvSpec, Metrics, RolloutBatch
@@ -238,6 +238,8 @@ class Learner:
         config, (rate,) = self._with_schedules(), self.rates().values()
         inputs = RolloutBatch(self._inputs(rollout.columns), rollout.valid)
         prepared = learnable(inputs, self.reward_scale, getattr(config, "largest_reward", None), self._dtype)
+        if (recurrence := recurrence_of(config)).recurrent:
+            rows = count_sequences(rollout.valid, recurrence.sequence_length)
         orders = np.stack([rng.permutation(rows) for _ in range(config.rollouts.epochs)])
         counted = {"count": count, "updates": self.updates, "seed": self._seed + self.updates}
         result = self.backend.learn_rollout(config, prepared, orders, rate, **counted)

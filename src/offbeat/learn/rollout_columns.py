@@ -31,3 +31,8 @@ def _broken_off(episode: Array, valid: Array) -> Array:
     broken = np.zeros_like(valid)
     broken[:-1] = (episode[1:] != episode[:-1]) | ~valid[1:]
     return broken
+
+
+def count_sequences(valid: Array, length: int) -> int:
+    """The sequences of `length` steps of one environment in a rollout, valid (T, N), that hold a valid row."""
+    return int(valid.reshape(-1, length, valid.shape[1]).any(1).sum())

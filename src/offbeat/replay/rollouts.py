@@ -9,6 +9,7 @@ import numpy as np
 
 from offbeat.memory import check_fits
 from offbeat.replay.queue import Rollout, RolloutQueue, WhenFull
+from offbeat.replay.sequences import carry_field
 from offbeat.replay.shard import Shard
 from offbeat.replay.stores import QueuePlan, Store
 from offbeat.types import Array, Chunk, EnvSpec, Field, RolloutBatch, Schema, select_prefix
@@ -161,6 +162,7 @@ def side_by_side(rollouts: Sequence[Rollout]) -> RolloutBatch:
     return RolloutBatch({name: rows[name] for name in rows.dtype.names or ()}, valid)
 
 
-def rollout_schema(spec: EnvSpec) -> Schema:
-    """Transitions, and the log-probability of each action under the policy that acted."""
-    return Schema.transitions(spec, (Field("log_prob", (), "float32"),))
+def rollout_schema(spec: EnvSpec, state_size: int = 0) -> Schema:
+    """Transitions, the log-probability of each action under the policy that acted, and its state before, if any."""
+    state = (carry_field(state_size),) if state_size else ()
+    return Schema.transitions(spec, (Field("log_prob", (), "float32"), *state))

@@ -176,6 +176,11 @@ class Agent:
         """
         if self.training.algorithm.learns_from != "rollouts":
             raise UsageError(f"observe_rollout: {self.config.algorithm} learns from transitions: use observe")
+        if "carry" in self.experience.schema.names:
+            raise UsageError(
+                "observe_rollout: a recurrent agent learns from the states that acted, which a rollout from elsewhere "
+                "does not hold: call act and observe, or make the agent with network='mlp'"
+            )
         if not self.training.wants_rollout():
             raise UsageError("observe_rollout: the rollout before is not learned from yet: call update first")
         self._check_mask_given("mask", mask)

@@ -149,8 +149,9 @@ def collects_elsewhere(run: Run) -> bool:
 
 
 def from_rollouts(
-    algorithm: Algorithm, config: Config, spec: EnvSpec, updates: Callable[[], int], num_envs: int
+    algorithm: Algorithm, config: Config, spec: EnvSpec, updates: Callable[[], int], num_envs: int, state_size: int
 ) -> tuple[Experience, Pace]:
+    """state_size: of the recurrent state that acts, 0 for none."""
     run, own = config.run, cast(Any, config.learner)
     asynchronous = algorithm.own_rollouts and run.collection.collectors > 0
     queue = getattr(own, "rollout_queue", QueueUse())
@@ -167,7 +168,7 @@ def from_rollouts(
         reuse,
         synchronous=not asynchronous,
     )
-    return Rollouts(rollout_schema(spec), settings, updates), pace
+    return Rollouts(rollout_schema(spec, state_size), settings, updates), pace
 
 
 def dtype_of(config: Config) -> type[np.floating]:

@@ -89,7 +89,12 @@ class Training:
         )
         if self.algorithm.learns_from == "rollouts":
             self.experience, self.pace = from_rollouts(
-                self.algorithm, config, spec, lambda: self.learner.updates, num_envs or run.environment.num_envs
+                self.algorithm,
+                config,
+                spec,
+                lambda: self.learner.updates,
+                num_envs or run.environment.num_envs,
+                getattr(backend, "state_size", 0),
             )
         else:
             self.experience, self.pace = from_replay(config, spec, has_end, getattr(backend, "state_size", 0))

@@ -113,6 +113,7 @@ def check_config(config: Any, run: Values | None = None) -> None:
                 f"{suggestion(schedule, SCHEDULES)}"
             )
     _check_network(config)
+    _check_rollout_sequences(config)
     refuse_idle(config, run or {})
 
 
@@ -129,6 +130,30 @@ def _check_network(config: Any) -> None:
         raise UsageError(
             f"network={network!r} gives every network a recurrent trunk, but {own[0]} is a network of your own, which "
             f"has none: leave one of them out. A recurrent module of your own is set by network=module:callable"
+        )
+
+
+def _check_rollout_sequences(config: Any) -> None:
+    """Raises UsageError for sequences that a rollout of recurrent networks does not have."""
+    recurrence = recurrence_of(config)
+    if not recurrence.recurrent or not hasattr(config, "rollouts"):
+        return
+    if recurrence.burn_in:
+        raise UsageError(
+            f"burn_in={recurrence.burn_in} is for replay: a rollout learns from every step, from the state that acted; "
+            "leave burn_in out"
+        )
+    if recurrence.start_state != "stored":
+        raise UsageError(
+            f"start_state={recurrence.start_state!r} is for replay: with another state than the one that acted, the "
+            "probabilities of a rollout's actions would differ before any update; leave start_state out"
+        )
+    steps, length = config.rollouts.rollout_steps, recurrence.sequence_length
+    if steps % length:
+        near = max(each for each in range(1, min(steps, length) + 1) if steps % each == 0)
+        raise UsageError(
+            f"rollout_steps={steps} cannot be divided into sequences of sequence_length={length} steps: use a multiple "
+            f"of it, or sequence_length={near}"
         )
 
 

@@ -11,6 +11,7 @@ from offbeat.algorithms.configs.groups import (
     Optimisation,
     OwnActorValue,
     Rate,
+    Recurrence,
     Reference,
     ValueNetwork,
 )
@@ -121,6 +122,7 @@ class PPO:
     returns: Advantages = group(Advantages)
     rollouts: RolloutUse = group(RolloutUse)
     networks: Networks = group(Networks, hidden=(64, 64), activation="tanh")
+    recurrence: Recurrence = group(Recurrence)
     critic_networks: ValueNetwork = group(ValueNetwork)
     own_networks: OwnActorValue = group(OwnActorValue)
     policy: PolicyShape = group(PolicyShape)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
+from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.algorithms.descriptions import describe_policy_of_rollouts, refuse_box_settings, refuse_images
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
@@ -50,9 +51,19 @@ from offbeat.algorithms.torch.networks import (
 from offbeat.algorithms.torch.optimise import Optimiser, apply_jointly, make_optimiser
 from offbeat.algorithms.torch.returns import vtrace
 from offbeat.algorithms.torch.rollout import Minibatch, RolloutRows, RolloutTensors
+from offbeat.algorithms.torch.rollout_sequences import (
+    CriticRun,
+    RolloutSequences,
+    begins_anew,
+    packed,
+    run_critic,
+    values_after,
+)
 from offbeat.algorithms.torch.seeding import seeded
 from offbeat.errors import UsageError
 from offbeat.types import EnvSpec
+
+Rows = RolloutRows | RolloutSequences
 
 
 @dataclass
@@ -135,7 +146,7 @@ def _critic(config: PPO, spec: EnvSpec, rng: np.random.Generator) -> nn.Module:
     settings = {"activation": config.networks.activation, "layer_norm": config.networks.layer_norm, "rng": rng}
     critic = Values(spec, hidden, None if trunk is None else trunk.size, **settings)
     make_orthogonal(critic.mlp, rng, last=1.0)
-    return with_memory(config, spec, trunk, critic, acts=False)
+    return with_memory(config, spec, trunk, critic, acts=True)  # `prepare` gives it states to begin with
 
 
 def head(config: PPO, spec: EnvSpec) -> Head:
@@ -150,7 +161,7 @@ def log_std(actor: Network) -> Tensor:
     return actor.module.log_std.data if isinstance(actor.module, WithLogStd) else actor.flat[:0]
 
 
-def prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors) -> RolloutRows:
+def prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors) -> Rows:
     """The rows of a turn: values by the critic as it is, log-probabilities by the reference, targets and advantages.
 
     Modules are in evaluation mode meanwhile (no dropout), as they were when they acted.
@@ -164,10 +175,16 @@ def prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors)
     return prepared
 
 
-def _prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors) -> RolloutRows:
+def _prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors) -> Rows:
     obs, privileged, action, mask = (each.flatten(0, 1) for each in (steps.obs, steps.state, steps.action, steps.mask))
-    value = state.critic(obs, privileged).squeeze(1).view_as(steps.reward)
-    reference, bounds, distributions = steps.log_prob, {}, obs[:, :0]
+    recurrence, run = recurrence_of(config), None
+    if recurrence.recurrent:
+        assert steps.carry is not None
+        run, begins = run_critic(state.critic, steps), begins_anew(steps, recurrence.sequence_length)
+        obs, value = packed(steps.obs, begins, steps.carry), run.value
+    else:
+        value = state.critic(obs, privileged).squeeze(1).view_as(steps.reward)
+    reference, bounds, distributions = steps.log_prob, {}, action[:, :0]
     if isinstance(config, APPO) or _exact_divergence(config):
         network, policy = state.actor if state.target is None else state.target, head(config, spec)
         out = mask_forbidden(network(obs), mask > 0)
@@ -182,15 +199,19 @@ def _prepare(state: APPOState, config: PPO, spec: EnvSpec, steps: RolloutTensors
         target_log_prob=reference,
         reward=steps.reward,
         value=value,
-        next_value=_next_values(state.critic, steps, value),
+        next_value=_next_values(state.critic, steps, value, run),
         terminated=steps.terminated,
         truncated=steps.truncated,
         gamma=config.returns.gamma,
         lambda_=config.returns.gae_lambda,
         **bounds,
     )
-    numbers = [each.flatten() for each in (steps.log_prob, reference, advantage, target, value)]
-    columns = [obs, privileged, action, mask, distributions, *numbers]
+    numbers = [steps.log_prob, reference, advantage, target, value]
+    if run is not None:
+        distributions = distributions.view(*steps.valid.shape, distributions.shape[1])
+        vectors = [obs, packed(steps.obs, begins, run.before), steps.state, steps.action, steps.mask, distributions]
+        return RolloutSequences(recurrence.sequence_length, steps.valid, vectors, numbers)
+    columns = [obs, privileged, action, mask, distributions, *(each.flatten() for each in numbers)]
     if not steps.valid.all():
         valid = steps.valid.flatten()
         columns = [each[valid] for each in columns]
@@ -201,12 +222,15 @@ def _exact_divergence(config: PPO) -> bool:
     return isinstance(config.rate_control, AdaptiveRate) and config.rate_control.divergence == "exact"
 
 
-def _next_values(critic: Network, steps: RolloutTensors, value: Tensor) -> Tensor:
+def _next_values(critic: Network, steps: RolloutTensors, value: Tensor, run: CriticRun | None) -> Tensor:
     """V(s') (T, N): the value of the next row, but that of `next_obs` where an episode ends and in the last row."""
     following = value.roll(-1, 0)
     apart = steps.terminated | steps.truncated
     apart[-1] = True
     which = apart.flatten().nonzero().squeeze(1)
+    if run is not None:
+        following.view(-1)[which] = values_after(critic, steps, run, which)
+        return following
     # Padded with the last row to a power of two, so that few sizes occur and the network's work space is used again.
     padded = torch.cat((which, which[-1:].expand((1 << (len(which) - 1).bit_length()) - len(which))))
     obs, privileged = (each.flatten(0, 1)[padded] for each in (steps.next_obs, steps.next_state))
@@ -226,7 +250,7 @@ def learn_rollout(
 ) -> tuple[int, float, dict[str, list[Tensor]]]:
     """Up to `count` updates with one rollout: all minibatches of all epochs.
 
-    orders (epochs, R): the order of the R valid rows in each epoch. updates: made before. Returns how many updates were
+    orders (epochs, R): the order of the R valid rows, or of the sequences that hold one, in each epoch. updates: made before. Returns how many updates were
     made, the learning rate after them, which is another where it adapts, and the values of each metric.
     """
     rows = prepare(state, config, spec, rollout)
@@ -237,7 +261,7 @@ def learn_rows(
     state: APPOState,
     config: PPO,
     spec: EnvSpec,
-    rows: RolloutRows,
+    rows: Rows,
     orders: Tensor,
     rate: float,
     count: int,
@@ -303,14 +327,14 @@ def update_actor(state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch)
         bar = config.correction.advantage_rho_bar if isinstance(config, APPO) else 1.0
         advantage = standardise(advantage, (batch.reference - batch.behaviour).exp().clamp(max=bar))
     out, tape = state.actor.forward(batch.obs)
-    out = mask_forbidden(out, batch.mask)
+    every, out = out, mask_forbidden(batch.of_learned(out), batch.mask)
     log_prob, entropy, saved = policy(out, log_std(state.actor), batch.action)
     cap = config.correction.ratio_cap if isinstance(config, APPO) else 1.0
     loss, d_log_prob, ratio = policy_loss(
         log_prob, batch.behaviour, batch.reference, advantage, config.objective.clip, cap
     )
     d_out, d_log_std = policy.gradient(saved, d_log_prob, -config.objective.entropy_coefficient / len(advantage))
-    state.actor.backward(tape, d_out)
+    state.actor.backward(tape, batch.for_all(d_out, every))
     state.actor.gradient[: len(d_log_std)] = d_log_std
     clipped = ((ratio - 1.0).abs() > config.objective.clip).to(ratio.dtype).mean()
     metrics = {"policy_loss": loss, "entropy": entropy.mean(), "clip_fraction": clipped}
@@ -321,9 +345,10 @@ def update_actor(state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch)
 
 def update_critic(state: APPOState, config: PPO, batch: Minibatch) -> dict[str, Tensor]:
     """The critic's gradient."""
-    value, tape = state.critic.forward(batch.obs, batch.state)
+    out, tape = state.critic.forward(batch.obs if batch.critic_obs is None else batch.critic_obs, batch.state)
+    value = batch.of_learned(out)
     loss, d_value = value_loss(value.squeeze(1), batch.target, batch.value, config.objective.value_clip)
-    state.critic.backward(tape, (config.objective.value_coefficient * d_value).unsqueeze(1))
+    state.critic.backward(tape, batch.for_all((config.objective.value_coefficient * d_value).unsqueeze(1), out))
     return {"value_loss": loss, "value": value.mean()}
 
 

@@ -17,7 +17,8 @@ class RolloutTensors:
 
     obs, next_obs (T, N, O); state, next_state (T, N, S); action (T, N, A); reward (T, N). log_prob (T, N): under the
     policy that acted. mask (T, N, K): 1 for actions that were allowed, 0 for others; K = 0 for none. terminated,
-    truncated, valid (T, N) bool; truncated also where an episode was broken off.
+    truncated, valid (T, N) bool; truncated also where an episode was broken off. carry (T, N, C): the recurrent state
+    that acted, before each step; None without one.
     """
 
     obs: Tensor
@@ -31,6 +32,18 @@ class RolloutTensors:
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
+    carry: Tensor | None = None
+
+
+def explained_variance(target: Tensor, value: Tensor) -> Tensor:
+    """The share of the value targets' variance that the values before the turn explain; 0 where there is none."""
+    variance = target.var(correction=0)
+    return torch.where(variance > 0, 1.0 - (target - value).var(correction=0) / variance, 0.0)
+
+
+def normalised(advantage: Tensor, among: Tensor) -> Tensor:
+    """Shifted and scaled so that `among` (R,) has mean 0 and standard deviation 1; for one row, as it is."""
+    return (advantage - among.mean()) / (among.std() + 1e-8) if len(among) > 1 else advantage
 
 
 class RolloutRows:
@@ -52,16 +65,12 @@ class RolloutRows:
         return len(self._rows)
 
     def explained_variance(self) -> Tensor:
-        """The share of the value targets' variance that the values before the turn explain; 0 where there is none."""
-        target, value = self._rows[:, -2], self._rows[:, -1]
-        variance = target.var(correction=0)
-        return torch.where(variance > 0, 1.0 - (target - value).var(correction=0) / variance, 0.0)
+        return explained_variance(self._rows[:, -2], self._rows[:, -1])
 
     def normalise_advantages(self) -> None:
         """Shifts and scales the advantages of all rows to mean 0 and standard deviation 1; one row stays as it is."""
-        if len(self) > 1:
-            advantage = self._rows[:, -3]
-            self._rows[:, -3] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = self._rows[:, -3]
+        self._rows[:, -3] = normalised(advantage, advantage)
 
     def minibatches(self, order: Tensor, count: int) -> Iterator[Minibatch]:
         """All rows, in this order (R,), in `count` parts whose sizes differ by one at most."""
@@ -76,6 +85,9 @@ class RolloutRows:
 class Minibatch:
     """B rows of a rollout: obs (B, O), state (B, S), action (B, A), mask (B, K) bool, the five numbers (B,), and the
     reference's distributions (B, P), where they are needed.
+
+    Of sequences (see `RolloutSequences`), obs and critic_obs are packed, (L, Q, ...), and state has all L Q rows. The
+    other columns have those that are learned from, of which `learned` (B,) gives the positions; None means all.
     """
 
     obs: Tensor
@@ -88,3 +100,13 @@ class Minibatch:
     target: Tensor
     value: Tensor
     policy: Tensor = NO_POLICY
+    critic_obs: Tensor | None = None
+    learned: Tensor | None = None
+
+    def of_learned(self, out: Tensor) -> Tensor:
+        """A network's outputs in the rows that are learned from."""
+        return out if self.learned is None else out[self.learned]
+
+    def for_all(self, gradient: Tensor, out: Tensor) -> Tensor:
+        """The gradient at a network's outputs `out`: 0 in the rows that are not learned from."""
+        return gradient if self.learned is None else torch.zeros_like(out).index_copy_(0, self.learned, gradient)
