@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat import flat
-from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3
+from offbeat.algorithms.configs import DQN, SAC, TD3
 from offbeat.algorithms.configs.groups import Recurrence
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.ranges import group
@@ -29,16 +29,6 @@ class RecurrentTD3(TD3):
 
 @dataclass(frozen=True)
 class RecurrentDQN(DQN):
-    recurrence: Recurrence = group(Recurrence)
-
-
-@dataclass(frozen=True)
-class RecurrentPPO(PPO):
-    recurrence: Recurrence = group(Recurrence)
-
-
-@dataclass(frozen=True)
-class RecurrentAPPO(APPO):
     recurrence: Recurrence = group(Recurrence)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from offbeat import flat
+from offbeat.algorithms.configs import APPO, PPO
 from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.torch import appo, dqn, sac, sac_discrete, td3
@@ -22,9 +23,7 @@ from offbeat.algorithms.torch.recurrent import Recurrent
 from offbeat.errors import UsageError
 from recurrent_parts import (
     OwnGRU,
-    RecurrentAPPO,
     RecurrentDQN,
-    RecurrentPPO,
     RecurrentSAC,
     RecurrentTD3,
     Sequences,
@@ -173,7 +172,7 @@ def test_steps_that_all_begin_anew_are_learned_from_like_sequences_of_one_step(a
         torch.testing.assert_close(long[3].actor.flat, short[3].actor.flat, **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", [RecurrentPPO, RecurrentAPPO])
+@pytest.mark.parametrize("kind", [PPO, APPO])
 @pytest.mark.parametrize("spec", [vector_spec(state=2), choice_spec()], ids=["box", "discrete"])
 @every_network
 def test_actor_and_value_of_ppo_take_sequences(kind: type, spec: Any, network: Any) -> None:

@@ -85,7 +85,7 @@ class Doubled:
 
 ALGORITHM = ""
 DRIFT = {"exploration": "ornstein_uhlenbeck"}
-MEMORY = {"network": "gru", "recurrent_size": 8, "sequence_length": 4, "batch_size": 8}
+MEMORY = {"network": "gru", "recurrent_size": 8, "sequence_length": 4}
 # Another value for each setting, by its flat name, or one for each algorithm, "" for those that are not named; a pair
 # adds what has to be set besides.
 CHANGED: dict[str, Any] = {
@@ -100,7 +100,7 @@ CHANGED: dict[str, Any] = {
     "network": ("lstm", MEMORY),
     "recurrent_size": (6, MEMORY),
     "recurrent_layers": (2, MEMORY),
-    "sequence_length": (3, MEMORY),
+    "sequence_length": (8, MEMORY),
     "burn_in": (2, MEMORY),
     "start_state": ("zero", MEMORY),
     "max_grad_norm": 1e-3,
@@ -218,6 +218,9 @@ def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     columns = dict(rows(agent.spec).columns)
     normal = -(0.5 * columns["action"] ** 2 + 0.5 * np.log(2 * np.pi)).sum(1)
     columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
+    schema = agent.experience.schema
+    if "carry" in schema.names:
+        columns["carry"] = np.random.default_rng(4).standard_normal((len(normal), schema["carry"].size), np.float32)
     for row in range(80):
         agent.add(Chunk({name: column[row : row + 1] for name, column in columns.items()}))
         while due := agent.training.due():

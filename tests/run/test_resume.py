@@ -32,6 +32,7 @@ ROLLOUTS_WITH_EVERYTHING = [
     *("--rate-control", "adaptive", "--schedule", "linear"),
 ]
 OLDER_WEIGHTS = ["--sample-reuse", "2", "--target-every", "3", "--tau", "0.5"]
+ROLLOUT_MEMORY = ["--recurrent-size", "8", "--sequence-length", "10"]
 OWN_PARTS = [
     *("--replay", "own_parts.replay:Prioritised", "--replay-kwargs", "alpha=0.7"),
     *("--exploration", "own_parts.exploration:PinkNoise", "--preprocessor", "own_parts.preprocessor:LargestScale"),
@@ -68,6 +69,8 @@ CASES = {
     ],
     "own parts": ["own_parts.expectile:ALGORITHM", "--env", "Pendulum-v1", "--num-envs", "2", *OWN_PARTS],
     "Discrete appo": ["appo", "--env", "CartPole-v1", "--num-envs", "2", "--optimiser", "adamw"],
+    "recurrent ppo": ["ppo", "--env", "CartPole-v1", *ROLLOUT_MEMORY, "--network", "gru"],
+    "recurrent appo": ["appo", "--env", "Pendulum-v1", "--num-envs", "2", *ROLLOUT_MEMORY, "--network", "lstm"],
 }
 ON_JAX = ("Pendulum", "everything", "td3", "dqn", "Discrete redq", "ppo with everything", "appo with everything")
 """Each algorithm's file once, with most of what it can do; those that the backend has."""

@@ -134,20 +134,10 @@ def _check_network(config: Any) -> None:
 
 
 def _check_rollout_sequences(config: Any) -> None:
-    """Raises UsageError for sequences that a rollout of recurrent networks does not have."""
+    """Raises UsageError for rollouts of recurrent networks that are not made of whole sequences."""
     recurrence = recurrence_of(config)
     if not recurrence.recurrent or not hasattr(config, "rollouts"):
         return
-    if recurrence.burn_in:
-        raise UsageError(
-            f"burn_in={recurrence.burn_in} is for replay: a rollout learns from every step, from the state that acted; "
-            "leave burn_in out"
-        )
-    if recurrence.start_state != "stored":
-        raise UsageError(
-            f"start_state={recurrence.start_state!r} is for replay: with another state than the one that acted, the "
-            "probabilities of a rollout's actions would differ before any update; leave start_state out"
-        )
     steps, length = config.rollouts.rollout_steps, recurrence.sequence_length
     if steps % length:
         near = max(each for each in range(1, min(steps, length) + 1) if steps % each == 0)

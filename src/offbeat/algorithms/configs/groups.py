@@ -35,8 +35,8 @@ SEQUENCES_IN_BATCH = 32
 
 
 @dataclass(frozen=True)
-class Recurrence:
-    """Recurrent networks, and the sequences that they learn from."""
+class RolloutRecurrence:
+    """Recurrent networks, and the sequences of rollouts that they learn from, with the state that acted."""
 
     title: ClassVar[str] = "networks"
 
@@ -48,12 +48,6 @@ class Recurrence:
     recurrent_size: int = setting(256, "Units of each recurrent layer.", at_least=1)
     recurrent_layers: int = setting(1, "Number of recurrent layers.", at_least=1)
     sequence_length: int = setting(32, "Steps of a sequence that an update learns from.", at_least=1)
-    burn_in: int = setting(
-        0, "Steps before those, which only bring the recurrent state up to date and are not learned from.", at_least=0
-    )
-    start_state: Literal["stored", "zero"] = setting(
-        "stored", "State that a sequence begins with: the one that acted, as it was stored, or the initial one."
-    )
 
     @property
     def recurrent(self) -> bool:
@@ -65,13 +59,25 @@ class Recurrence:
         return self.network not in NETWORKS
 
 
+@dataclass(frozen=True)
+class Recurrence(RolloutRecurrence):
+    """Recurrent networks, and the sequences in replay that they learn from."""
+
+    burn_in: int = setting(
+        0, "Steps before those, which only bring the recurrent state up to date and are not learned from.", at_least=0
+    )
+    start_state: Literal["stored", "zero"] = setting(
+        "stored", "State that a sequence begins with: the one that acted, as it was stored, or the initial one."
+    )
+
+
 NO_RECURRENCE = Recurrence()
 
 
 def recurrence_of(config: Any) -> Recurrence:
     """The group of an algorithm's settings; the default, mlp, where they have none."""
-    found: Recurrence = getattr(config, "recurrence", NO_RECURRENCE)
-    return found
+    found: RolloutRecurrence = getattr(config, "recurrence", NO_RECURRENCE)
+    return found if isinstance(found, Recurrence) else Recurrence(**vars(found))
 
 
 def own_acting_module(settings: Mapping[str, Any], acts_with: str) -> Reference | None:

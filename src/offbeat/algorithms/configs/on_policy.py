@@ -11,8 +11,8 @@ from offbeat.algorithms.configs.groups import (
     Optimisation,
     OwnActorValue,
     Rate,
-    Recurrence,
     Reference,
+    RolloutRecurrence,
     ValueNetwork,
 )
 from offbeat.errors import UsageError
@@ -122,7 +122,7 @@ class PPO:
     returns: Advantages = group(Advantages)
     rollouts: RolloutUse = group(RolloutUse)
     networks: Networks = group(Networks, hidden=(64, 64), activation="tanh")
-    recurrence: Recurrence = group(Recurrence)
+    recurrence: RolloutRecurrence = group(RolloutRecurrence)
     critic_networks: ValueNetwork = group(ValueNetwork)
     own_networks: OwnActorValue = group(OwnActorValue)
     policy: PolicyShape = group(PolicyShape)
