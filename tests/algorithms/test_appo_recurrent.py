@@ -179,7 +179,10 @@ def test_the_first_ratio_of_a_turn_is_1_although_older_weights_acted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rollout_steps": 100}, "rollout_steps=100 cannot be divided into sequences of sequence_length=32 steps: .*25"),
+        (
+            {"rollout_steps": 100},
+            "rollout_steps=100 cannot be divided into sequences of sequence_length=32 steps: .*25",
+        ),
         ({"burn_in": 4}, "there is no setting 'burn_in'"),
         ({"start_state": "zero"}, "there is no setting 'start_state'"),
     ],

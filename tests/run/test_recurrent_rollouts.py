@@ -63,7 +63,7 @@ def test_a_loop_of_ones_own_stores_the_states_that_acted(algorithm: str) -> None
 
 def test_a_rollout_from_elsewhere_is_refused() -> None:
     agent = offbeat.Agent("ppo", "CartPole-v1", **SMALL)
-    with pytest.raises(UsageError, match="a recurrent agent learns from the states that acted.*network='mlp'"):
+    with pytest.raises(UsageError, match=r"a recurrent agent learns from the states that acted.*network='mlp'"):
         agent.observe_rollout(*(np.zeros((32, 1)) for _ in range(7)))
 
 

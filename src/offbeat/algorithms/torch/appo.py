@@ -250,8 +250,9 @@ def learn_rollout(
 ) -> tuple[int, float, dict[str, list[Tensor]]]:
     """Up to `count` updates with one rollout: all minibatches of all epochs.
 
-    orders (epochs, R): the order of the R valid rows, or of the sequences that hold one, in each epoch. updates: made before. Returns how many updates were
-    made, the learning rate after them, which is another where it adapts, and the values of each metric.
+    orders (epochs, R): the order of the R valid rows, or of the sequences that hold one, in each epoch. updates: made
+    before. Returns how many updates were made, the learning rate after them, which is another where it adapts, and the
+    values of each metric.
     """
     rows = prepare(state, config, spec, rollout)
     return learn_rows(state, config, spec, rows, orders, rate, count, updates)
