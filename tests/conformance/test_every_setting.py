@@ -215,12 +215,9 @@ def _with_states(chunk: Chunk, schema: Schema) -> Chunk:
 
 def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     """Row by row, with each rollout learned from when it is complete. Others acted: some ratios are clipped."""
-    columns = dict(rows(agent.spec).columns)
+    columns = dict(_with_states(rows(agent.spec), agent.experience.schema).columns)
     normal = -(0.5 * columns["action"] ** 2 + 0.5 * np.log(2 * np.pi)).sum(1)
     columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
-    schema = agent.experience.schema
-    if "carry" in schema.names:
-        columns["carry"] = np.random.default_rng(4).standard_normal((len(normal), schema["carry"].size), np.float32)
     for row in range(80):
         agent.add(Chunk({name: column[row : row + 1] for name, column in columns.items()}))
         while due := agent.training.due():

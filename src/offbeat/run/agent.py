@@ -269,7 +269,8 @@ class Agent:
         """The action as it was drawn, before clipping to the bounds, and its log-probability."""
         expected = len(envs) if self._writer is None else self._num_envs
         acted = self._acted
-        if acted is None or len(envs) != expected or (envs != np.arange(len(envs))).any():
+        drew = acted is not None and "log_prob" in acted[1]  # a deterministic call advances a recurrent state, too
+        if acted is None or not drew or len(envs) != expected or (envs != np.arange(len(envs))).any():
             raise UsageError(
                 f"observe: {self.config.algorithm} learns from steps that it has acted in: call act, not "
                 f"deterministic, for all {expected} environments, and then observe once for all"

@@ -106,8 +106,10 @@ class RolloutSequences:
                 learned = self._valid.index_select(0, which).T.flatten().nonzero().squeeze(1)
                 rows = [each[learned] for each in rows]
             action, mask, policy, *numbers = rows
-            columns = [actor_obs, state.flatten(0, 1), action, mask > 0, *(each.squeeze(1) for each in numbers), policy]
-            yield Minibatch(*columns, critic_obs=critic_obs, learned=learned)
+            behaviour, reference, advantage, target, value = (each.squeeze(1) for each in numbers)
+            numbered = {"behaviour": behaviour, "reference": reference, "advantage": advantage}
+            numbered |= {"target": target, "value": value, "policy": policy, "critic_obs": critic_obs}
+            yield Minibatch(actor_obs, state.flatten(0, 1), action, mask > 0, **numbered, learned=learned)
 
 
 def in_sequences(column: Tensor, length: int) -> Tensor:
