@@ -58,11 +58,6 @@ def _check_jax(config: Any) -> None:
             raise UsageError(
                 f"{name}={value} is for backend=torch: JAX compiles every update as a whole; leave {name} out"
             )
-    if recurrence_of(config.learner).recurrent:
-        raise UsageError(
-            f"network={config.learner.recurrence.network!r} is for backend=torch: JAX has no recurrent networks yet; "
-            "use network=mlp, or backend=torch"
-        )
     devices, replay = config.run.compute.devices, getattr(config.learner, "replay", None)
     if replay is not None and replay.batch_size % devices:
         nearest = max(1, round(replay.batch_size / devices)) * devices
