@@ -15,6 +15,7 @@ import torch
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EXAMPLE = EXAMPLES / "coming_from_skrl.py"
 JAX_EXAMPLE = EXAMPLES / "coming_from_skrl_jax.py"
+RNN_EXAMPLE = EXAMPLES / "coming_from_skrl_rnn.py"
 SHORT = ("--timesteps", "260", "--learning-starts", "230", "--checkpoint-interval", "130", "--episodes", "1")
 
 
@@ -46,6 +47,13 @@ def test_the_jax_example_runs_and_leaves_skrls_files(tmp_path: Path) -> None:
     saved = pickle.loads((tmp_path / "runs" / "pendulum.pickle").read_bytes())
     assert {"policy", "critic_1", "target_critic_2", "policy_optimizer", "log_entropy_coefficient"} <= saved.keys()
     assert all(isinstance(each, bytes) for each in saved.values())
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_the_recurrent_example_runs(kind: str, tmp_path: Path) -> None:
+    assert mean_return(run(RNN_EXAMPLE, tmp_path, "--kind", kind, *SHORT)) < 0
+    saved = torch.load(tmp_path / "runs" / "pendulum.pt", weights_only=True)
+    assert "memory.rnn.weight_hh_l0" in saved["policy"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("skrl") is None, reason="skrl is not installed")

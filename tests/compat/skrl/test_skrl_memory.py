@@ -81,6 +81,10 @@ def test_mini_batches_and_sequences() -> None:
     sequences = memory.sample(["marks"], batch_size=40, sequence_length=3)[0][0].reshape(40, 3)
     assert (sequences[:, 1:] - sequences[:, :-1] == 2).all()  # the next step of the same environment
     assert memory.get_sampling_indexes().shape == (120,)
+    full = filled(20, memory_size=8, num_envs=2, replacement=True)  # the oldest row is in the middle of the ring
+    sequences = full.sample(["marks"], batch_size=200, sequence_length=3)[0][0].reshape(200, 3)
+    assert (sequences[:, 1:] - sequences[:, :-1] == 2).all()
+    assert (sequences.min(), sequences.max()) == (4, 19)
     rows = memory.sample_by_index(["marks"], indexes=np.array([3, 1]))[0][0]
     assert rows.flatten().tolist() == [3, 1]
 

@@ -4,7 +4,7 @@ Short imports are PyTorch's; JAX's classes are under agents.jax, models.jax, mem
 """
 
 from offbeat.compat.skrl.agents.torch import Agent, AgentCfg, ExperimentCfg
-from offbeat.compat.skrl.agents.torch.sac import SAC, SAC_CFG
+from offbeat.compat.skrl.agents.torch.sac import SAC, SAC_CFG, SAC_RNN
 from offbeat.compat.skrl.envs.wrappers.torch import Wrapper, wrap_env
 from offbeat.compat.skrl.framework import config, logger
 from offbeat.compat.skrl.memories.torch import Memory, RandomMemory
@@ -27,6 +27,7 @@ __version__ = "2.1.1"
 __all__ = [
     "SAC",
     "SAC_CFG",
+    "SAC_RNN",
     "Agent",
     "AgentCfg",
     "DeterministicMixin",

@@ -27,9 +27,10 @@ CORE_NAMES = {
     "next_states": "next_state",
     "terminated": "terminated",
     "truncated": "truncated",
+    "environments": "env",
 }
 """Tensors that our replay reads, and its names of them. Other tensors are stored as own/NAME."""
-_SINGLE = ("rewards", "terminated", "truncated")
+_SINGLE = ("rewards", "terminated", "truncated", "environments")
 """Tensors of size 1 that are single numbers in our rows."""
 FORMATS = ("pt", "npz", "csv")
 

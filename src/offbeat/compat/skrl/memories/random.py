@@ -52,5 +52,7 @@ class RandomRows(RingMemory):
             )
         indexes = self.draw(size, batch_size)
         if sequence_length > 1:
-            indexes = (indexes[:, None] + np.arange(0, last + 1, self.num_envs)).reshape(-1)
+            steps = indexes[:, None] + np.arange(0, last + 1, self.num_envs)
+            # Counted from the oldest row, so that no sequence reaches from the newest row to the oldest.
+            indexes = (steps.reshape(-1) + self.shard.oldest) % self.shard.capacity
         return self.sample_by_index(names, indexes=indexes, mini_batches=mini_batches)

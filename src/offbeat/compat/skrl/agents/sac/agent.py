@@ -162,19 +162,28 @@ class AnySAC(AnyAgent):
             "truncated": truncated,
         }
         super().record_transition(**step, infos=infos, timestep=timestep, timesteps=timesteps)
-        step = true_step(step, infos)
+        step = true_step(step | self._own_columns(len(observations)), infos)
         if self.training and len(step["observations"]):
             if self.cfg.rewards_shaper is not None:
                 step["rewards"] = self.cfg.rewards_shaper(step["rewards"], timestep, timesteps)
-            del step["truncated"]
+            if not self._stores_truncated:
+                del step["truncated"]
             self.memory.add_samples(**step)
+
+    def _own_columns(self, count: int) -> dict[str, Any]:
+        """More columns of the `count` rows of a step."""
+        return {}
+
+    @property
+    def _stores_truncated(self) -> bool:
+        return False
 
     def pre_interaction(self, *, timestep: int, timesteps: int) -> None:
         """Does nothing."""
 
     def post_interaction(self, *, timestep: int, timesteps: int) -> None:
         """Learns, from timestep `learning_starts` on, and writes what is due."""
-        if self.training and timestep >= self.cfg.learning_starts:
+        if self.training and timestep >= self.cfg.learning_starts and self._ready():
             with ScopedTimer() as timer:
                 self.enable_models_training_mode(True)
                 self.update(timestep=timestep, timesteps=timesteps)
@@ -196,6 +205,14 @@ class AnySAC(AnyAgent):
         goal = cfg.learn_entropy, cfg.target_entropy
         return (cfg.batch_size, cfg.discount_factor, cfg.polyak, cfg.grad_norm_clip, *goal)
 
+    def _ready(self) -> bool:
+        """Whether the memory holds enough for a batch."""
+        return True
+
+    @property
+    def _rows_per_batch(self) -> int:
+        return int(self.cfg.batch_size)
+
     def update(self, *, timestep: int, timesteps: int) -> None:
         """`gradient_steps` updates of critics, policy, entropy coefficient and targets, each on a batch of its own."""
         learner, cfg = self.learner, self.cfg
@@ -208,7 +225,7 @@ class AnySAC(AnyAgent):
             self._config_key = self._settings_now()
             self._set_up_checkpoint_modules()
         watch = self.write_interval != "auto" and self.write_interval > 0
-        made, most = 0, max(1, ROWS_PER_CALL // cfg.batch_size)
+        made, most = 0, max(1, ROWS_PER_CALL // self._rows_per_batch)
         if any(self._schedulers):
             most = 1
         while made < cfg.gradient_steps:

@@ -100,7 +100,11 @@ class Model(nn.Module):
         return [module for module in self.modules() if isinstance(module, nn.Linear)]
 
     def get_specification(self) -> dict[str, Any]:
-        """For recurrent models, which are not supported yet: empty."""
+        """Empty. Recurrent models override it: {"rnn": {"sequence_length": L, "sizes": [...]}}.
+
+        Each size (layers, num_envs, hidden) is that of a state, which `compute` gets in inputs["rnn"] and returns in
+        outputs["rnn"]; SAC_RNN uses them.
+        """
         return {}
 
     def enable_training_mode(self, enabled: bool = True) -> None:

@@ -18,36 +18,40 @@ from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import OwnSampler, UserCritics, user_name
 from offbeat.compat.skrl.agents.sac.settings import CRITICS, GROUPS, TARGETS, Sizes, spec_of, target_entropy
 from offbeat.compat.skrl.agents.torch.sac.optimizers import ScaledNetwork
+from offbeat.compat.skrl.agents.torch.sac.sequences import SequenceInputs
 from offbeat.learn.learner import Learner
 from offbeat.learn.torch import TorchBackend
 from offbeat.types import EnvSpec
 
 Preprocess = Callable[..., Any]
 """A preprocessor: called as (x, train=...); x is None where there is no state space."""
+Split = Callable[[Tensor, str], dict[str, Any]]
+"""A model's inputs, from what an update passes to it and the model's role."""
 
 
 class Critic(nn.Module):
     """A user's critic as a module of (observations and states, actions): -> (B, 1)."""
 
-    def __init__(self, own: Any, role: str, sizes: Sizes, precision: Callable[[], Any]) -> None:
+    def __init__(self, own: Any, role: str, split: Split, precision: Callable[[], Any]) -> None:
         super().__init__()
-        self.own, self.role, self._sizes, self._precision = own, role, sizes, precision
+        self.own, self.role, self._split, self._precision = own, role, split, precision
 
     def forward(self, joined: Tensor, action: Tensor) -> Tensor:
         with self._precision():
-            value: Tensor = self.own.act({**self._sizes.split(joined), "taken_actions": action}, role=self.role)[0]
+            inputs = {**self._split(joined, self.role), "taken_actions": action}
+            value: Tensor = self.own.act(inputs, role=self.role)[0]
         return value.to(joined.dtype)
 
 
 class Policy:
     """`draw` of `OwnSampler`: a user's policy in its own units."""
 
-    def __init__(self, own: Any, sizes: Sizes, precision: Callable[[], Any]) -> None:
-        self._own, self._sizes, self._precision = own, sizes, precision
+    def __init__(self, own: Any, split: Split, precision: Callable[[], Any]) -> None:
+        self._own, self._split, self._precision = own, split, precision
 
     def __call__(self, joined: Tensor) -> tuple[Tensor, Tensor]:
         with self._precision():
-            action, outputs = self._own.act(self._sizes.split(joined), role="policy")
+            action, outputs = self._own.act(self._split(joined, "policy"), role="policy")
         log_prob: Tensor = outputs["log_prob"]
         if log_prob.numel() != len(log_prob):
             # Not reduced: in the losses, which are means over all numbers, that is the mean over components.
@@ -67,8 +71,8 @@ class TrackedUpdate:
 class OwnModelsSAC:
     """The functions that `TorchBackend` needs of an algorithm: our SAC, with networks that are a user's modules.
 
-    observations, states: the preprocessors. precision: a context in which models compute. watch: whether to fill
-    `seen`, for tracking.
+    observations, states: the preprocessors. precision: a context in which models compute. sequences: the inputs of
+    recurrent models. watch: whether to fill `seen`, for tracking.
     """
 
     def __init__(
@@ -79,9 +83,11 @@ class OwnModelsSAC:
         states: Preprocess,
         precision: Callable[[], Any],
         scaler: torch.amp.GradScaler,
+        sequences: SequenceInputs | None = None,
     ) -> None:
         self._models, self._sizes, self._observations, self._states = models, sizes, observations, states
-        self._precision, self._scaler = precision, scaler
+        self._precision, self._scaler, self._sequences = precision, scaler, sequences
+        self._split: Split = (lambda joined, role: sizes.split(joined)) if sequences is None else sequences.split
         self._network = ScaledNetwork if scaler.is_enabled() else Network
         self.watch = False
         self.seen: list[TrackedUpdate] = []
@@ -92,7 +98,7 @@ class OwnModelsSAC:
     ) -> sac.SACState:
         """Networks whose parameters are the user's, with the values that they have; targets begin equal to critics."""
         policy = self._models["policy"]
-        draw = Policy(policy, self._sizes, self._precision)
+        draw = Policy(policy, self._split, self._precision)
         actor = self._network(OwnSampler(policy, draw), user_name, explicit=False)
         for name, target in zip(CRITICS, TARGETS, strict=True):
             pairs = zip(self._models[name].parameters(), self._models[target].parameters(), strict=True)
@@ -108,7 +114,7 @@ class OwnModelsSAC:
         return sac.new_state(config, actor, critic, target_critic)
 
     def _critics(self, names: tuple[str, ...]) -> UserCritics:
-        return UserCritics([Critic(self._models[name], name, self._sizes, self._precision) for name in names])
+        return UserCritics([Critic(self._models[name], name, self._split, self._precision) for name in names])
 
     def _keep_values(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if self.watch:
@@ -152,6 +158,8 @@ class OwnModelsSAC:
         next_obs, next_state = self._observations(batch.next_obs, train=True), self._state(batch.next_state)
         if state is not None:
             obs, next_obs = torch.cat((obs, state), 1), torch.cat((next_obs, next_state), 1)
+        if self._sequences is not None:
+            obs, next_obs = self._sequences.pack(obs, next_obs, batch.extras)
         nothing = batch.reward.new_zeros(len(batch), 0)
         return replace(batch, obs=obs, next_obs=next_obs, state=nothing, next_state=nothing)
 

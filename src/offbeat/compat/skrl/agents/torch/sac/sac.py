@@ -20,6 +20,7 @@ from offbeat.compat.skrl.agents.torch.sac.check_models import check_models
 from offbeat.compat.skrl.agents.torch.sac.learning import OwnModelsSAC, make_learner
 from offbeat.compat.skrl.agents.torch.sac.optimizers import make_optimizers, make_schedulers
 from offbeat.compat.skrl.agents.torch.sac.sac_cfg import SAC_CFG
+from offbeat.compat.skrl.agents.torch.sac.sequences import SequenceInputs
 from offbeat.compat.skrl.agents.torch.tracking import TensorTracker
 from offbeat.learn.learner import Learner
 from offbeat.types import Array
@@ -53,7 +54,9 @@ class SAC(AnySAC, Agent):
     def _set_up_learning(self) -> None:
         cfg = self.cfg
         preprocessors = self._observation_preprocessor, self._state_preprocessor
-        self._module = OwnModelsSAC(self.models, self._sizes, *preprocessors, self._precision, self.scaler)
+        self._module = OwnModelsSAC(
+            self.models, self._sizes, *preprocessors, self._precision, self.scaler, self._sequences()
+        )
         dtype = next(self.policy.parameters()).dtype
         self.learner = make_learner(self._module, core_config(cfg), self._sizes, self.device, dtype)
         state = self.learner.backend.state  # type: ignore[attr-defined]
@@ -67,8 +70,19 @@ class SAC(AnySAC, Agent):
             cfg.learning_rate_scheduler, self._optimizers, cfg.learning_rate_scheduler_kwargs
         )
         self.policy_scheduler, self.critic_scheduler, self.entropy_scheduler = self._schedulers
+        self._draws: Any = self._make_draws(dtype)
+
+    def _sequences(self) -> SequenceInputs | None:
+        """The inputs of recurrent models; None for others."""
+        return None
+
+    def _make_draws(self, dtype: torch.dtype) -> Any:
+        return Draws(**self._draw_options(dtype))
+
+    def _draw_options(self, dtype: torch.dtype) -> dict[str, Any]:
         numbers = np.float64 if dtype == torch.float64 else np.float32
-        self._draws = Draws(self.memory, self.streams.sampling, numbers, _stacked, lambda flags: _alive(flags, dtype))
+        found: dict[str, Any] = {"memory": self.memory, "rng": self.streams.sampling, "dtype": numbers}
+        return found | {"stack": _stacked, "alive": lambda flags: _alive(flags, dtype)}
 
     def _use_settings(self, config: Any) -> None:
         assert self.learner is not None
