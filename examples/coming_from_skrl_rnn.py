@@ -147,7 +147,7 @@ def make_trainer(options):
     cfg.batch_size = options.batch_size  # sequences
     cfg.discount_factor = 0.98
     cfg.learning_rate = 1e-3
-    cfg.random_timesteps = cfg.learning_starts = options.learning_starts
+    cfg.learning_starts = options.learning_starts
     cfg.experiment.directory = options.directory
     cfg.experiment.experiment_name = "pendulum"
     cfg.experiment.checkpoint_interval = options.checkpoint_interval
