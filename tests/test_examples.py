@@ -29,6 +29,11 @@ def test_own_environment_is_trained_on(tmp_path: Path) -> None:
     assert re.search(r"mean return -\d+\.\d\d, mean length \d+", done)
 
 
+def test_an_agent_with_a_memory_is_trained_and_acts(tmp_path: Path) -> None:
+    done = example("recurrent.py", tmp_path, "--steps", "120")
+    assert re.search(r"^one episode: -\d+$", done, re.MULTILINE)
+
+
 def test_masked_game_is_played_without_an_illegal_move(tmp_path: Path) -> None:
     done = example("masks.py", tmp_path, "--steps", "300")
     assert re.search(r"^won \d+ of 100 games, without an illegal move$", done, re.MULTILINE)

@@ -15,6 +15,7 @@ from offbeat.policies import Policy
 from offbeat.replay.sequences import SequenceReplay
 from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints
+from recurrent_parts import OwnGRU
 from specs import vector_spec
 
 SETTINGS: dict[str, Any] = {
@@ -79,6 +80,13 @@ def test_every_algorithm_learns_from_sequences(case: str, tmp_path: Path) -> Non
     assert run.status == "finished"
     assert run.evaluation.version == 100
     assert run.policy().policy.initial_carry(1).shape[1] - (settings.get("exploration") is not None) == size
+
+
+def test_a_recurrent_module_of_ones_own_is_trained_and_acts(tmp_path: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "recurrent_size"} | {"network": OwnGRU}
+    run = offbeat.train("sac", "memory_tasks:pendulum", out=str(tmp_path), **settings)
+    assert run.status == "finished"
+    assert run.evaluation.version == 100
 
 
 @pytest.mark.parametrize(("case", "start"), [("sac", "stored"), ("dqn", "zero")])
