@@ -58,7 +58,8 @@ TASKS = (
 )
 OF_JAX = (
     *("sac-Pendulum-v1", "sac-InvertedPendulum-v5", "td3-Pendulum-v1", "td3-InvertedPendulum-v5"),
-    *("dqn-CartPole-v1", "dqn-Acrobot-v1", "appo-CartPole-v1", "appo-Pendulum-v1"),
+    *("dqn-CartPole-v1", "dqn-Acrobot-v1", "ppo-CartPole-v1", "ppo-Pendulum-v1"),
+    *("appo-CartPole-v1", "appo-Pendulum-v1"),
 )
 """Tasks that --backend jax trains by default: two of each algorithm."""
 
