@@ -78,7 +78,10 @@ ELSEWHERE = {
     ),
     "replay": ("gamma", "n_step"),
     "policies": ("exploration",),
-    "torch alone": ("gradients", "compile"),
+    "torch alone": (
+        *("gradients", "compile"),
+        *("network", "recurrent_size", "recurrent_layers", "sequence_length", "burn_in", "start_state"),
+    ),
     "a user's own networks": ("actor", "critic"),
     "each backend's own randomness": ("critic_dropout",),
 }

@@ -139,7 +139,8 @@ def test_ppo_and_appo_weigh_actions_by_their_likelihood_under_the_mask(
     mask[~experience.valid] = False
     experience.columns["mask"] = experience.columns["next_mask"] = mask  # type: ignore[index]
     whole, actor = prepared(learner, experience), copy.deepcopy(learner.state.actor.module)
-    batch = appo.Minibatch(*(getattr(whole, each.name).clone() for each in dataclasses.fields(whole)))
+    columns = {each.name: getattr(whole, each.name) for each in dataclasses.fields(whole)}
+    batch = appo.Minibatch(**{name: None if column is None else column.clone() for name, column in columns.items()})
     np.testing.assert_array_equal(batch.mask.numpy(), mask[experience.valid])
 
     def likelihood(out: Tensor) -> tuple[Tensor, Tensor]:
