@@ -32,7 +32,11 @@ STEPS = [{"actor": 1.0, "critic": 1.0, "temperature": 1.0}]
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[pytest.mark.slow] if each in ("redq", "ddpg") else []) for each in LARGE]
+    "case",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if each in ("redq", "ddpg", "sac of choices") else [])
+        for each in LARGE
+    ],
 )
 def test_compiled_gradients_are_those_of_single_operations(case: str) -> None:
     """At the usual sizes, where XLA may use other kernels. A step of gradient descent at rate 1 is the gradient."""

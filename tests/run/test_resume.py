@@ -79,6 +79,11 @@ CASES |= {
     for case in ON_JAX
     if "jax" in backends_of(CASES[case][0], "discrete" if "CartPole-v1" in CASES[case] else "box")
 }
+SLOW = (
+    *("Pendulum on jax", "td3 on jax", "Discrete redq on jax", "ppo with everything on jax"),
+    *("recurrent ddpg", "recurrent ppo"),
+)
+"""Like others, but of another algorithm: `make slow`."""
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
 FRESH = ("everything", "appo with everything", "Pendulum on jax")
 TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
@@ -106,7 +111,9 @@ def test_every_algorithm_is_among_the_cases() -> None:
     assert {algorithm for algorithm, *_ in CASES.values() if ":" not in algorithm} == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in CASES]
+)
 def test_killed_and_resumed_run_equals_uninterrupted_run(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def finished(process: subprocess.Popen[str]) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_a_killed_script_resumes_unchanged_and_ends_like_one_that_was_not_killed(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     script = tmp_path / "killed.py"
