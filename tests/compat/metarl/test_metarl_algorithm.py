@@ -24,7 +24,7 @@ from metarl_parts import (
     states,
     updates,
 )
-from offbeat.compat.metarl import EnvSpec, MetaRLEnv, PathBuffer, set_seed
+from offbeat.compat.metarl import DQN, EnvSpec, MetaRLEnv, PathBuffer, set_seed
 from offbeat.errors import UsageError
 
 
@@ -167,6 +167,17 @@ def test_learning_begins_with_min_buffer_size_transitions(tmp_path: Path) -> Non
 def test_steps_per_epoch_is_the_number_of_train_once_calls(tmp_path: Path) -> None:
     algo = trained(tmp_path, recording(steps_per_epoch=3), epochs=2)
     assert [itr for itr, _ in algo.calls] == [0, 1, 2, 3, 4, 5]
+
+
+def test_process_samples_of_a_subclass_gets_the_number_of_the_iteration(tmp_path: Path) -> None:
+    class Processed(DQN):
+        def process_samples(self, itr: int, paths: Any) -> Any:
+            self.processed = [*getattr(self, "processed", []), itr]
+            return super().process_samples(itr, paths)
+
+    algo = small_dqn(steps_per_epoch=3)
+    algo.__class__ = Processed
+    assert trained(tmp_path, algo, epochs=2).processed == [0, 1, 2, 3, 4, 5]
 
 
 def test_rollout_batch_size_environments_are_stepped_in_parallel(tmp_path: Path) -> None:

@@ -104,10 +104,10 @@ def test_sampler_args_reach_the_sampler_and_an_own_sampler_works(tmp_path: Path)
             self.note = note
 
         def obtain_samples(self, itr: int, batch_size: int) -> Any:
-            return [{"rewards": np.zeros(batch_size), "note": self.note}]
+            return [{"rewards": np.zeros(batch_size), "note": (self.note, itr)}]
 
     runner = runner_in(tmp_path / "b", recording(), sampler_cls=Own, sampler_args={"note": "mine"})
-    assert runner.obtain_samples(0, 5)[0]["note"] == "mine"
+    assert runner.obtain_samples(3, 5)[0]["note"] == ("mine", 3)
     assert runner.total_env_steps == 5
 
 

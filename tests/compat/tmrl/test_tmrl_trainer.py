@@ -238,6 +238,8 @@ def test_a_worker_in_a_thread_and_our_sac_train_in_one_process(server: Server, t
     assert rows[0][0]["return_test"] == rows[0][0]["return_train"] == 20.0
     one.update_actor_weights()
     reloaded = SACActor(*SPACES).load(one.model_path, "cpu")
+    with pytest.warns(UserWarning, match="device='cuda' has no effect on SACActor"):
+        SACActor(*SPACES).load(one.model_path, "cuda")
     obs = np.array([0.5, 0.5], np.float32)
     assert np.array_equal(reloaded.act(obs, test=True), one.actor.act(obs, test=True))
 

@@ -308,6 +308,14 @@ def test_a_model_sees_the_groups_of_its_set() -> None:
         MLPModel({"policy": torch.zeros(4, 2, 2)}, GROUPS, "actor", 2)
 
 
+def test_a_model_without_memory_warns_of_masks_and_hidden_states() -> None:
+    obs = {"policy": torch.zeros(1, 5)}
+    model = MLPModel(obs, GROUPS, "actor", 2, hidden_dims=(8,))
+    for given in ({"masks": torch.ones(1)}, {"hidden_state": torch.zeros(1, 8)}):
+        with pytest.warns(UserWarning, match="MLPModel has no memory"):
+            model(obs, **given)
+
+
 def test_layers_and_activation_are_those_that_were_asked_for() -> None:
     obs = {"policy": torch.zeros(1, 5)}
     usual = MLPModel(obs, GROUPS, "actor", 2)

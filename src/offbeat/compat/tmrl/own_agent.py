@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,9 @@ class SACActor(ActorModule):
         durable.write_file(Path(path), encode(self._content, "the actor"), sync=False)
 
     def load(self, path: Any, device: Any) -> SACActor:
+        """Reads what `save` wrote. device: anything but "cpu" or None gives a warning."""
+        if device is not None and str(device) != "cpu":
+            warnings.warn(f"device={device!r} has no effect on SACActor, which acts in NumPy; use 'cpu'", stacklevel=2)
         content = decode(durable.read_file(Path(path)), str(path))
         try:
             publication = Publication(int(content["version"]), content["weights"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,8 +59,10 @@ class MLPModel(nn.Module):
     ) -> Tensor:
         """Outputs (B, output_dim): the mean, or a draw with stochastic_output, after which the properties below hold.
 
-        masks, hidden_state: of recurrent models; there is no effect here.
+        masks, hidden_state: of recurrent models; anything but None gives a warning.
         """
+        if masks is not None or hidden_state is not None:
+            warnings.warn("MLPModel has no memory: masks and hidden_state have no effect; leave them out", stacklevel=2)
         out: Tensor = self.mlp(self.get_latent(obs))
         if self.distribution is None or not stochastic_output:
             return out
