@@ -38,6 +38,17 @@ def rows(count: int, observation: int, action: int) -> Rows:
     )
 
 
+def episodes(count: int, observation: int, action: int, length: int) -> Rows:
+    """The same rows as episodes of this many steps, each of which terminates."""
+    terminated = (np.arange(1, count + 1) % length == 0).astype(np.float32)
+    return replace(rows(count, observation, action), terminated=terminated)
+
+
+def states(count: int, units: int) -> np.ndarray:
+    """Recurrent states (count, units) before each row, in (-1, 1) as those of a GRU."""
+    return np.tanh(np.random.default_rng(1).standard_normal((count, units), np.float32))
+
+
 def chosen(data: Rows) -> Rows:
     """The same rows with Discrete actions (R, 1): the index of the largest component of each action."""
     return replace(data, action=data.action.argmax(1, keepdims=True).astype(np.float32))
