@@ -173,6 +173,18 @@ def test_arguments_of_the_environment_are_laid_over_each_other_key_by_key(zoo: d
     assert "env_kwargs" not in told[1]
 
 
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_a_batch_of_transitions_is_not_taken_for_one_of_sequences(algorithm: str) -> None:
+    settings = train_settings(algorithm)
+    known = {"env": "HalfCheetah-v5", "total_steps": 1_000_000}
+    plain, recurrent, own = (
+        presets.assemble(algorithm, read(settings, known | more))
+        for more in ({}, {"network": "gru"}, {"network": "lstm", "batch_size": 64})
+    )
+    assert [values_of(each)["batch_size"] for each in (plain, recurrent, own)] == [256, 32, 64]
+    assert "batch_size" not in presets.kept(recurrent)
+
+
 def test_the_lander_that_sac_needs_stays_continuous() -> None:
     config = from_flags("--env LunarLander-v3 --env-kwargs gravity=-5.0")
     assert config.run.environment.env_kwargs == {"continuous": True, "gravity": -5.0}

@@ -24,6 +24,9 @@ SOURCE = "source"
 OF_THE_ENVIRONMENT = {"env_kwargs"}
 """Settings that describe the environment of a preset; they are left out if another environment uses the preset."""
 
+OF_PLAIN_NETWORKS = {"batch_size"}
+"""Settings that count transitions; they are left out if the networks are recurrent, which count sequences."""
+
 
 @functools.cache
 def _entries(algorithm: str) -> Mapping[str, Mapping[str, Any]]:
@@ -47,7 +50,10 @@ def sources_of(algorithm: str) -> Mapping[str, str]:
 
 
 def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[str | None, dict[str, Any]]:
-    """Name and settings of the preset for what is given (env, preset), as checked flat values; None where none fits."""
+    """Name and settings, as checked flat values, of the preset for what is given (env, preset, network).
+
+    None and {} where none fits.
+    """
     known, env, wanted = presets_of(algorithm), given.get("env", ""), given.get("preset", AUTO)
     name = wanted if wanted != AUTO else env if env in known else None
     if name is None:
@@ -58,7 +64,9 @@ def pick(algorithm: str, given: Mapping[str, Any], spell: Spell = str) -> tuple[
             f"{spell('preset')}={shown(name)} is not a preset of {algorithm}: use {', '.join(('auto', 'none', *known))}"
             + (f"; did you mean {close[0]}?" if close else "")
         )
-    preset = {key: value for key, value in known[name].items() if name == env or key not in OF_THE_ENVIRONMENT}
+    without: set[str] = OF_THE_ENVIRONMENT if name != env else set()
+    without = without | OF_PLAIN_NETWORKS if given.get("network", "mlp") != "mlp" else without
+    preset = {key: value for key, value in known[name].items() if key not in without}
     return name, settings.read(settings.train_settings(algorithm), preset)
 
 
@@ -148,6 +156,8 @@ def markdown() -> str:
         "  example for a factory (`--env my_package:make`) or another version. Its `env_kwargs` are then left out.",
         "- The random and warm-up steps of a preset, or of the defaults, are limited to a quarter of `total_steps`. A",
         "  short run prints this in its first lines. Values that you set are not limited.",
+        "- The `batch_size` of a preset counts transitions. With a recurrent `network`, whose batches count sequences,",
+        "  it is left out.",
         "- The `config.yaml` of a run names the preset and holds every setting, so it repeats the run even if a preset",
         "  changes later. `resume` reads no preset, and neither does an `offbeat.Agent` in your own loop.",
         "",
