@@ -6,6 +6,7 @@ Its observation is (episode, step), so that every row says where it belongs. `co
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Counting(gymnasium.Env[Any, np.ndarray]):
     length: of every episode; None draws it from the seeded generator, 1 to 12. ends: "terminated", "truncated", "mixed"
     (drawn, sometimes both at once). structure: "box", or "dict" for {"where": {"episode", "step"}, "flag": Discrete}.
     state: privileged (episode, step, 1) in "info" or, with "dict", in the "observation", under the name "state".
-    log_dir: each environment writes its log there as env-N.jsonl, a line per step, at the ends of episodes and at last.
+    log_dir: each environment writes its log there as env-PROCESS-N.jsonl, a line per step, at the ends of episodes and at last.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -51,7 +52,7 @@ class Counting(gymnasium.Env[Any, np.ndarray]):
         self.render_mode = render_mode
         self.log: list[Entry] = []
         self.seeds: list[int | None] = []
-        self._file = Path(log_dir) / f"env-{_made}.jsonl" if log_dir is not None else None
+        self._file = Path(log_dir) / f"env-{os.getpid()}-{_made}.jsonl" if log_dir is not None else None
         self._written = 0
         _made += 1
         self.episode, self.step_index, self._length, self._end = -1, 0, 0, (True, False)
