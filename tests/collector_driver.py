@@ -35,10 +35,13 @@ class Kind:
 class Driver:
     """Does what a runner does: allows steps, polls, counts keys, and takes complete rollouts of its own process."""
 
-    def __init__(self, kind: Kind, env: Any, log_dir: Path | None = None, num_envs: int = NUM_ENVS) -> None:
+    def __init__(
+        self, kind: Kind, env: Any, log_dir: Path | None = None, num_envs: int = NUM_ENVS, experience: Any = None
+    ) -> None:
         spec = make_vector(env, 1).spec
         self.kind = kind
-        self.experience: Any = TakenRollouts(spec, STEPS) if kind.rollouts else StoredRows(spec, 100_000)
+        usual = TakenRollouts(spec, STEPS) if kind.rollouts else StoredRows(spec, 100_000)
+        self.experience: Any = usual if experience is None else experience
         self.context = make_context(
             env, spec, self.experience, num_envs=num_envs, collectors=kind.workers, collect_ahead=8
         )

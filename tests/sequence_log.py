@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,15 +12,14 @@ from offbeat.replay.sequences import SequenceReplay, carry_field
 from offbeat.replay.settings import ReplaySettings, Sequences
 from offbeat.replay.shard import Shard
 from offbeat.replay.transitions import split_keys
-from offbeat.types import Batches, Chunk, Schema
-from rows import Counting
+from offbeat.types import Array, Batches, Chunk, Schema
+from rows import Counting, columns
 from specs import vector_spec
 
 CARRY = 4
 SPEC = vector_spec(observation=3, action=2, state=1)
 SCHEMA = Schema.transitions(SPEC, (carry_field(CARRY),))
-OBSERVATION = 3
-PACKED = OBSERVATION + 1 + CARRY
+PACKED = 3 + 1 + CARRY
 SETTINGS = ReplaySettings(capacity=1_000, batch_size=16, gamma=0.9, sequences=Sequences(6, burn_in=2))
 
 
@@ -44,106 +43,105 @@ def with_carry(chunk: Chunk) -> Chunk:
     carry = np.concatenate((np.ones((len(obs), 1)), obs), 1)
     carry[obs[:, 2] == 0, 0] = 0.5  # an episode begins
     reward = np.asarray(chunk.columns["reward"])[:, None]
-    columns = {**chunk.columns, "carry": carry, "state": 3 * reward, "next_state": 3 * reward + 1}
-    return Chunk(columns, sequence=chunk.sequence)
+    more = {"carry": carry, "state": 3 * reward, "next_state": 3 * reward + 1}
+    return Chunk({**chunk.columns, **more}, sequence=chunk.sequence)
 
 
 class Log:
-    """All rows that a model has made, as arrays, and their places among the rows of their environment."""
+    """All rows that were written to a shard, in their order: columns as of a chunk, row r first written as r-th."""
 
-    def __init__(self, model: Counting) -> None:
-        names = ("env", "episode", "step", "reward", "terminated", "truncated")
-        for name in names:
-            setattr(self, name, np.array([getattr(row, name) for row in model.log]))
-        self.obs = np.array([row.obs for row in model.log], np.float32)
-        self.action = np.array([row.action for row in model.log], np.float32)
-        self.place, self.by_env = np.zeros(len(model.log), np.int64), []
-        for env in range(model.envs):
-            mine = np.flatnonzero(self.env == env)
-            self.place[mine] = np.arange(len(mine))
-            self.by_env.append(mine)
+    def __init__(self, columns: Mapping[str, Array]) -> None:
+        self.columns = {name: np.asarray(column) for name, column in columns.items()}
+        self.env, self.episode, self.step = (self.columns[name].astype(np.int64) for name in ("env", "episode", "step"))
+        self._order = np.argsort(self.env, kind="stable")  # environment after environment
+        self._rank = np.empty_like(self._order)
+        self._rank[self._order] = np.arange(len(self._order))
 
-    env: Any
-    episode: Any
-    step: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
+    def later(self, rows: Array, count: int) -> Array:
+        """The rows that many rows later in the same environment; -1 where there is none."""
+        rank = self._rank[rows] + count
+        found = self._order[np.clip(rank, 0, len(self._order) - 1)]
+        there = (rank >= 0) & (rank < len(self._order)) & (self.env[found] == self.env[rows])
+        return np.where(there, found, -1)
 
-    def later(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """The rows that many rows later in the same environment."""
-        found = [self.by_env[self.env[row]][self.place[row] + count] for row in rows.ravel()]
-        return np.array(found, np.int64).reshape(rows.shape)
+    def goes_on(self, rows: Array, following: Array) -> Array:
+        """Whether the one row is the next step of the other's episode."""
+        same = (self.episode[following] == self.episode[rows]) & (self.step[following] == self.step[rows] + 1)
+        return np.asarray((following >= 0) & same)
 
-    def returns(self, row: int, steps: int, gamma: float) -> tuple[float, float, int]:
-        """Reward, discount and rows further on, by walking the log."""
-        total, discount, mine = 0.0, 1.0, self.by_env[self.env[row]]
+    def returns(self, rows: Array, steps: int, gamma: float) -> tuple[Array, Array, Array]:
+        """n-step sums of rewards, discounts, and the rows to bootstrap after, by walking the log."""
+        total, discount, last = np.zeros(rows.shape), np.ones(rows.shape), rows
+        going = np.ones(rows.shape, bool)
         for ahead in range(steps):
-            at = mine[self.place[row] + ahead]
-            total += discount * self.reward[at]
-            discount *= gamma
-            if self.terminated[at]:
-                return total, 0.0, ahead
-            following = mine[self.place[at] + 1] if self.place[at] + 1 < len(mine) else -1
-            goes_on = following >= 0 and (self.episode[following], self.step[following]) == (
-                self.episode[at],
-                self.step[at] + 1,
-            )
-            if self.truncated[at] or not goes_on:
-                break
-        return total, discount, ahead
+            at = self.later(rows, ahead)
+            last = np.where(going, at, last)
+            total += going * discount * self.columns["reward"][at]
+            discount = np.where(going, gamma * discount * ~self.columns["terminated"][at], discount)
+            ended = self.columns["terminated"][at] | self.columns["truncated"][at]
+            going &= ~ended & self.goes_on(at, self.later(rows, ahead + 1))
+        return total, discount, last
 
 
-def check(batches: Batches, logs: list[Log], settings: ReplaySettings, walked: int = 20) -> np.ndarray:
-    """Compares all sequences with the log, and n-step sums of `walked` rows. Returns the first learned rows (K, B)."""
+def log_of(model: Counting) -> Log:
+    return Log(with_carry(Chunk(columns(model.log))).columns)
+
+
+def check(batches: Batches, logs: Sequence[Log], settings: ReplaySettings) -> Array:
+    """Compares all sequences with the log of each worker. Returns the keys of the first learned rows (K, B)."""
     use, size, steps = settings.sequences or Sequences(1), settings.batch_size, settings.n_step
-    count, columns = len(batches), batches.columns
+    count = len(batches)
     workers, learned = split_keys(batches.rows.reshape(count, use.length, size))
     assert (workers == workers[:, :1]).all()
-    window = use.steps + steps - 1
-    obs, next_obs = columns["obs"], columns["next_obs"]
-    assert obs.shape == (count, use.steps, size, PACKED)
-    assert next_obs.shape == (count, window, size, PACKED + OBSERVATION + (steps > 1))
-    np.testing.assert_array_equal(obs, next_obs[:, : use.steps, :, :PACKED])
+    found = {
+        name: column.reshape(count, use.length, size, -1)
+        for name, column in batches.columns.items()
+        if name not in ("obs", "next_obs")
+    }
+    packed = batches.columns["next_obs"]
+    assert packed.shape[:3] == (count, use.steps + steps - 1, size)
+    obs = batches.columns["obs"]
+    np.testing.assert_array_equal(obs, packed[:, : use.steps, :, : obs.shape[3]])
     for worker, log in enumerate(logs):
         k, b = np.nonzero(workers[:, 0] == worker)
         rows = np.stack([log.later(learned[k, 0, b], step) for step in range(-use.burn_in, use.length + steps - 1)])
+        assert (rows >= 0).all()
         np.testing.assert_array_equal(rows[use.burn_in : use.steps], learned[k, :, b].T)  # consecutive, one environment
-        _check_inputs(next_obs[k, :, b].swapaxes(0, 1), rows, log)
-        mine = rows[use.burn_in : use.steps]
-        per_row = {name: columns[name].reshape(count, use.length, size, -1)[k, :, b] for name in ("action", "state")}
-        np.testing.assert_array_equal(per_row["action"].swapaxes(0, 1), log.action[mine])
-        np.testing.assert_array_equal(per_row["state"].swapaxes(0, 1)[..., 0], np.float32(3 * log.reward[mine]))
-        _check_returns(columns, (k, b), mine, log, settings, walked)
+        _check_inputs(packed[k, :, b].swapaxes(0, 1), rows, log)
+        mine = {name: column[k, :, b].swapaxes(0, 1) for name, column in found.items()}
+        bootstrapped = packed[k, use.burn_in : use.steps, b].swapaxes(0, 1)[..., obs.shape[3] :]
+        _check_learned(mine, bootstrapped, rows[use.burn_in : use.steps], log, settings)
     return np.asarray(batches.rows.reshape(count, use.length, size)[:, 0])
 
 
-def _check_inputs(packed: np.ndarray, rows: np.ndarray, log: Log) -> None:
+def _check_inputs(packed: Array, rows: Array, log: Log) -> None:
     """packed: (W, n, ...). Observations, flags and states of whole sequences."""
-    np.testing.assert_array_equal(packed[..., :OBSERVATION], log.obs[rows])
+    obs, carry = (log.columns[name].astype(np.float32) for name in ("obs", "carry"))
+    size = obs.shape[1]
+    np.testing.assert_array_equal(packed[..., :size], obs[rows])
     broken = np.ones(rows.shape, bool)
-    same = log.episode[rows[1:]] == log.episode[rows[:-1]]
-    broken[1:] = ~(same & (log.step[rows[1:]] == log.step[rows[:-1]] + 1))
-    np.testing.assert_array_equal(packed[..., OBSERVATION], broken)
-    begins = log.step[rows] == 0
-    carry = np.concatenate((np.where(begins, 0.5, 1.0)[..., None], log.obs[rows]), -1)
-    np.testing.assert_array_equal(packed[..., OBSERVATION + 1 : PACKED], np.where(broken[..., None], carry, 0.0))
+    broken[1:] = ~log.goes_on(rows[:-1], rows[1:])
+    np.testing.assert_array_equal(packed[..., size], broken)
+    states = packed[..., size + 1 : size + 1 + carry.shape[1]]
+    np.testing.assert_array_equal(states, np.where(broken[..., None], carry[rows], 0.0))
 
 
-def _check_returns(columns: Any, where: Any, mine: np.ndarray, log: Log, settings: ReplaySettings, walked: int) -> None:
-    use, size = settings.sequences or Sequences(1), settings.batch_size
-    (k, b), packed = where, columns["next_obs"]
-    chosen = np.random.default_rng(0).integers(0, [[len(k)], [use.length]], (2, walked)).T if len(k) else []
-    for index, step in chosen:
-        reward, discount, ahead = log.returns(mine[step, index], settings.n_step, settings.gamma)
-        at = k[index], step * size + b[index]
-        assert abs(columns["reward"][at] - reward) < 1e-5 * (1 + abs(reward))
-        assert abs(columns["discount"][at] - discount) < 1e-6
-        found = packed[k[index], use.burn_in + step, b[index]]
-        last = log.by_env[log.env[mine[step, index]]][log.place[mine[step, index]] + ahead]
-        expected = [*log.obs[last][:2], log.obs[last][2] + 1, *[ahead] * (settings.n_step > 1)]
-        assert found[PACKED:].tolist() == expected
-        assert columns["next_state"][at] == np.float32(3 * log.reward[last] + 1)
+def _check_learned(
+    found: Mapping[str, Array], bootstrapped: Array, rows: Array, log: Log, settings: ReplaySettings
+) -> None:
+    """found: columns (L, n, ...) of the learned rows (L, n). bootstrapped (L, n, O or O + 1), with n-step returns."""
+    for name in ("action", "state"):
+        if name in found:
+            np.testing.assert_array_equal(found[name], log.columns[name][rows].astype(np.float32))
+    reward, discount, last = log.returns(rows, settings.n_step, settings.gamma)
+    np.testing.assert_allclose(found["reward"][..., 0], reward, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["discount"][..., 0], discount, rtol=1e-6)
+    after = log.columns["next_obs"].astype(np.float32)
+    np.testing.assert_array_equal(bootstrapped[..., : after.shape[1]], after[last])
+    if settings.n_step > 1:
+        np.testing.assert_array_equal(bootstrapped[..., -1], log.step[last] - log.step[rows])
+    if "next_state" in found:
+        np.testing.assert_array_equal(found["next_state"], log.columns["next_state"][last].astype(np.float32))
 
 
 def lossy(envs: int, seed: int, steps: int) -> tuple[Counting, list[Chunk]]:
