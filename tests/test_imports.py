@@ -17,7 +17,7 @@ BACKENDS = {"torch", "jax"}
 # Everybody may import these; they import one another only.
 BASE = {
     *("types", "layout", "masks", "errors", "foreign_names", "memory", "descriptors"),
-    *("ranges", "flat", "streams", "references", "pure_networks", "durable", "threads", "trace", "coercion"),
+    *("ranges", "flat", "streams", "references", "pure_networks", "durable", "threads", "trace", "coercion", "ranks"),
 }
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.

@@ -16,7 +16,9 @@ from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.learn.backend import Backend, Scalar
 from offbeat.learn.rollout_columns import count_sequences, learnable
 from offbeat.learn.schedules import make_schedule
+from offbeat.learn.shared_statistics import GatheredPreprocessor, SharedStatistics
 from offbeat.learn.statistics import Normaliser, Preprocessor, ReturnScale
+from offbeat.ranks import Ranks
 from offbeat.types import Array, Batches, Chunk, EnvSpec, Metrics, RolloutBatch
 
 RESERVED = frozenset(
@@ -68,6 +70,7 @@ class Learner:
             self.states = Normaliser(spec.state_size, normalisation.observation_clip, dtype)
         self.returns = ReturnScale(config.returns.gamma) if normalisation.normalise_rewards else None
         self._observed = 0
+        self.shared: SharedStatistics | None = None  # with several ranks
         self._scheduled = dict(scheduled or {})
         self._schedules = {name: self._schedule(name) for name in self._scheduled.values()}
         self._rate_schedules = {group: self._schedule(f"{prefix}schedule") for group, prefix in groups.items()}
@@ -156,7 +159,25 @@ class Learner:
             self.observations.update(np.concatenate((columns["obs"], columns["next_obs"][ended])))
         if self.states is not None:
             self.states.update(np.concatenate((columns["state"], columns["next_state"][ended])))
-        self._observed += len(chunk)
+        if self.shared is None:
+            self._observed += len(chunk)
+        else:
+            self.shared.rows += len(chunk)
+
+    def join(self, ranks: Ranks) -> None:
+        """From now on this is one of several ranks: it takes the state of rank 0, and all update together."""
+        join = getattr(self.backend, "join", None)
+        if join is None:
+            raise UsageError(f"several learners need a backend that can join them, which {self.backend.name} cannot")
+        join(ranks)
+        if self.observations is not None and not isinstance(self.observations, Normaliser):
+            self.observations = GatheredPreprocessor(self.observations)
+        self.shared = SharedStatistics(self.statistics(), ranks)
+
+    def merge(self, found: Array) -> None:
+        """Merges the fresh statistics of all ranks, (K, n), each as `shared.take_fresh` gave it."""
+        assert self.shared is not None
+        self._observed += self.shared.merge(found)
 
     def observe_rewards(self, rollout: RolloutBatch) -> None:
         """The rewards of a rollout, step by step."""

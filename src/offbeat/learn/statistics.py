@@ -16,16 +16,43 @@ class RunningMoments:
     def __init__(self, size: int) -> None:
         self.count = np.zeros(())
         self.mean, self.square = np.zeros(size), np.zeros(size)  # square: sum of squared deviations
+        self.fresh: RunningMoments | None = None  # of rows that count only when all ranks have merged theirs
 
     def update(self, rows: Array) -> None:
         if not len(rows):
             return
+        if self.fresh is not None:
+            self.fresh.update(rows)
+            return
         rows = np.asarray(rows, np.float64)
-        count, mean = len(rows), rows.mean(0)
+        mean = rows.mean(0)
+        self.merge(len(rows), mean, ((rows - mean) ** 2).sum(0))
+
+    def merge(self, count: float, mean: Array, square: Array) -> None:
+        """Adds rows by their number, mean (D,) and sum of squared deviations (D,)."""
+        if not count:
+            return
         total, delta = self.count + count, mean - self.mean
-        self.square = self.square + ((rows - mean) ** 2).sum(0) + delta**2 * (self.count * count / total)
+        self.square = self.square + square + delta**2 * (self.count * count / total)
         self.mean = self.mean + delta * (count / total)
         self.count = total
+
+    def defer(self) -> None:
+        """From now on, rows count only when `merge_fresh` brings them, with those of all ranks."""
+        self.fresh = RunningMoments(len(self.mean))
+
+    def take_fresh(self) -> Array:
+        """Number, mean and squares (1 + 2 D,) of the rows since the last call."""
+        assert self.fresh is not None
+        found = np.concatenate((self.fresh.count[None], self.fresh.mean, self.fresh.square))
+        self.defer()
+        return found
+
+    def merge_fresh(self, rows: Array) -> None:
+        """Merges what `take_fresh` returned on each rank, (K, 1 + 2 D), in the order of ranks."""
+        size = len(self.mean)
+        for row in rows:
+            self.merge(row[0], row[1 : 1 + size], row[1 + size :])
 
     @property
     def scale(self) -> Array:
@@ -71,6 +98,10 @@ class Normaliser(RunningMoments):
 
     def update(self, rows: Array) -> None:
         super().update(rows)
+        self._refresh()
+
+    def merge_fresh(self, rows: Array) -> None:
+        super().merge_fresh(rows)
         self._refresh()
 
     def restore(self, arrays: Mapping[str, Array]) -> None:

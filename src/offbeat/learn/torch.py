@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from offbeat import flat
+from offbeat.algorithms.torch.across import together
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.memory import first_observations, state_size
 from offbeat.algorithms.torch.rollout import RolloutTensors
@@ -28,8 +29,9 @@ from offbeat.learn.backend import (
     make_state,
 )
 from offbeat.learn.torch_schedulers import scheduler_factor
-from offbeat.learn.torch_state import check_unchanged, state_networks, state_tensors, tensor_shapes
+from offbeat.learn.torch_state import check_unchanged, learned_tensors, state_networks, state_tensors, tensor_shapes
 from offbeat.learn.torch_trace import traced
+from offbeat.ranks import Ranks
 from offbeat.trace import Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
 
@@ -103,6 +105,7 @@ class TorchBackend:
         self._critics = flat.values(config).get("critics")
         self._explicit = not autograd and all(each.explicit for each in networks.values())
         self._traced: Mapping[str, Any] = {}
+        self._ranks: Ranks | None = None  # that update together with this one
         self._checked_state = not autograd  # our own algorithms keep the state's shape
 
     def update(
@@ -118,7 +121,7 @@ class TorchBackend:
         metrics, errors, update = defaultdict[str, list[Scalar]](list), [], self.function("update")
         if self._shapes is None:
             self._shapes = tensor_shapes(self.state)
-        with denormals_flushed(), self.gradient_mode():
+        with denormals_flushed(), self.gradient_mode(), together(self._ranks):
             each_noise = self._tensor(noise).unbind()
             for index, batch in enumerate(self._batches(batches)):
                 rate = Rates(rates[index]) if self._autograd else rates[index]
@@ -167,7 +170,7 @@ class TorchBackend:
     def learn_rollout(
         self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
     ) -> RolloutResult:
-        with denormals_flushed(), self.gradient_mode(), self.own_randomness(seed):
+        with denormals_flushed(), self.gradient_mode(), self.own_randomness(seed), together(self._ranks):
             order = torch.from_numpy(np.asarray(orders)).to(self._device)
             made, rate, metrics = self.function("learn_rollout")(
                 self.state, config, self.spec, self._steps(rollout), order, rate, count, updates
@@ -206,6 +209,20 @@ class TorchBackend:
         """A function of the algorithm's module, or its traced version."""
         found: Callable[..., Any] = self._traced[name] if self._traced else getattr(self.module, name)
         return found
+
+    def join(self, ranks: Ranks) -> None:
+        """Takes the state of rank 0; from now on, gradients are averaged over all ranks."""
+        from offbeat.learn.torch_ranks import share_first
+
+        share_first(state_tensors(self.state), ranks)
+        self._ranks = ranks
+
+    def check_equal(self, updates: int) -> None:
+        """Raises OffbeatError if parameters or optimisers differ between ranks. Buffers may: each rank has its own."""
+        from offbeat.learn.torch_ranks import check_equal
+
+        if self._ranks is not None:
+            check_equal(learned_tensors(self.state), self._ranks, updates)
 
     def trace_parts(self, trace: Trace) -> None:
         self._traced = traced(self.module, trace.cuda if self._device.type == "cuda" else trace)

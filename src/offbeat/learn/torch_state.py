@@ -22,6 +22,17 @@ def state_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{path}/{name}", tensor) for name, tensor in part.named())
 
 
+def learned_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """As `state_tensors`, each network as its one flat vector of parameters, without buffers."""
+    for path, part in _parts(state, ""):
+        if isinstance(part, Tensor):
+            yield path, part
+        elif isinstance(part, Network):
+            yield path, part.flat
+        else:
+            yield from ((f"{path}/{name}", tensor) for name, tensor in part.named())
+
+
 def state_networks(state: Any) -> dict[str, Network]:
     """Every network of a state value, by its path."""
     return {path: part for path, part in _parts(state, "") if isinstance(part, Network)}

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from offbeat.algorithms.configs import APPO, PPO, AdaptiveRate
 from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.algorithms.descriptions import describe_policy_of_rollouts, refuse_box_settings, refuse_images
+from offbeat.algorithms.torch import across
 from offbeat.algorithms.torch.actor_critic import (
     check_output_shape,
     make_mlp,
@@ -274,7 +275,7 @@ def learn_rows(
         return made, rate, {}
     if config.returns.normalise_advantages and config.returns.normalise_over == "rollout":
         rows.normalise_advantages()
-    parts = min(config.rollouts.minibatches, len(rows))
+    parts = across.smallest(min(config.rollouts.minibatches, len(rows)))
     minibatches = (batch for order in orders for batch in rows.minibatches(order, parts))
     for batch in itertools.islice(minibatches, count):
         # In the first update of a turn without a target network, the policy still is its reference.
@@ -302,6 +303,8 @@ def learn_minibatch(
     number of updates otherwise, so every later turn would end before its first update.
     """
     metrics, kl = update_actor(state, config, spec, batch)
+    if config.objective.target_kl is not None or isinstance(config.rate_control, AdaptiveRate):
+        kl = across.mean(kl)
     metrics["approx_kl"] = kl
     if config.objective.target_kl is not None and moved and float(kl) > 1.5 * config.objective.target_kl:
         if isinstance(config, APPO) and state.target is not None:
@@ -324,7 +327,11 @@ def update_actor(state: APPOState, config: PPO, spec: EnvSpec, batch: Minibatch)
     """The actor's gradient; returns metrics and the divergence from the reference."""
     policy, advantage = head(config, spec), batch.advantage
     returns = config.returns
-    if returns.normalise_advantages and returns.normalise_over == "minibatch" and len(advantage) > 1:
+    if (
+        returns.normalise_advantages
+        and returns.normalise_over == "minibatch"
+        and (len(advantage) > 1 or across.several())
+    ):
         bar = config.correction.advantage_rho_bar if isinstance(config, APPO) else 1.0
         advantage = standardise(advantage, (batch.reference - batch.behaviour).exp().clamp(max=bar))
     out, tape = state.actor.forward(batch.obs)

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from offbeat.algorithms.torch import across
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Gradient, Network
 
@@ -66,11 +67,13 @@ def standardise(weighted: Tensor, weight: Tensor) -> Tensor:
     """Weighted advantages  weight * A  (B,) as  weight * (A - mean) / deviation,  both moments of A by weight.
 
     A constant subtracted from A is a valid baseline, and one subtracted from weight * A is not: under mu, weight * grad
-    log pi has mean 0, and grad log pi alone does not. Where all weights are 1 these are the plain moments.
+    log pi has mean 0, and grad log pi alone does not. Where all weights are 1 these are the plain moments. With several
+    ranks, they are those of all rows together.
     """
-    count, total = len(weighted), weight.sum().clamp(min=1e-8)
-    centred = weighted - weight * (weighted.sum() / total)
-    squares = (centred.square() / weight.clamp(min=1e-8)).sum()  # weight * (A - mean)^2
+    total, whole, count = across.sums(weight.sum(), weighted.sum(), len(weighted))
+    total = total.clamp(min=1e-8)
+    centred = weighted - weight * (whole / total)
+    (squares,) = across.sums((centred.square() / weight.clamp(min=1e-8)).sum())  # weight * (A - mean)^2
     return centred / ((squares / total * (count / (count - 1))).sqrt() + 1e-8)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.configs import groups
+from offbeat.algorithms.torch import across
 
 OPTIMISERS = get_args(groups.Optimiser)
 """The names that `make_optimiser` knows."""
@@ -100,7 +101,11 @@ def apply(flat: Tensor, gradient: Tensor, optimiser: Optimiser, rate: float, max
 def apply_jointly(
     parts: Sequence[tuple[Tensor, Tensor, Optimiser]], rate: float, max_norm: float | None = None
 ) -> None:
-    """As `apply`, on several vectors whose gradients are clipped by the norm of all together."""
+    """As `apply`, on several vectors whose gradients are clipped by the norm of all together.
+
+    With several ranks, gradients become their mean over ranks first.
+    """
+    across.average([gradient for _, gradient, _ in parts])
     if max_norm is not None:
         norms = [gradient.norm() for _, gradient, _ in parts]
         norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()

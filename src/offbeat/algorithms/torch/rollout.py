@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offbeat.algorithms.torch import across
+
 NO_POLICY = torch.zeros((1, 0))
 
 
@@ -42,8 +44,16 @@ def explained_variance(target: Tensor, value: Tensor) -> Tensor:
 
 
 def normalised(advantage: Tensor, among: Tensor) -> Tensor:
-    """Shifted and scaled so that `among` (R,) has mean 0 and standard deviation 1; for one row, as it is."""
-    return (advantage - among.mean()) / (among.std() + 1e-8) if len(among) > 1 else advantage
+    """Shifted and scaled so that `among` (R,) has mean 0 and standard deviation 1; for one row, as it is.
+
+    Both moments are those of all ranks.
+    """
+    if not across.several():
+        return (advantage - among.mean()) / (among.std() + 1e-8) if len(among) > 1 else advantage
+    total, count = across.sums(among.sum(), len(among))
+    mean = total / count
+    (squares,) = across.sums((among - mean).square().sum())
+    return (advantage - mean) / ((squares / (count - 1)).sqrt() + 1e-8)
 
 
 class RolloutRows:
