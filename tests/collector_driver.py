@@ -71,8 +71,8 @@ class Driver:
             assert self.ledger.accept(chunk)
             assert not self.ledger.lost
             self.chunks.append(_copied(chunk))
-            if not self.kind.rollouts:  # rows hold the state before their step, which counts the steps of the episode
-                np.testing.assert_array_equal(chunk.columns["carry"][:, 0], chunk.columns["step"])
+            # Rows hold the state before their step, which counts the steps of the episode.
+            np.testing.assert_array_equal(chunk.columns["carry"][:, 0], chunk.columns["step"])
 
     def run(self, rows: int) -> None:
         """Until so many rows are polled."""
@@ -127,7 +127,7 @@ def logs(log_dir: Path) -> list[list[Entry]]:
     files = [
         file
         for folder in sorted(log_dir.iterdir())
-        for file in sorted(folder.iterdir(), key=lambda file: int(file.stem.removeprefix("env-")))
+        for file in sorted(folder.iterdir(), key=lambda file: int(file.stem.rpartition("-")[2]))
     ]
     return [[Entry(*json.loads(line)) for line in file.read_text().splitlines()] for file in files]
 

@@ -85,7 +85,8 @@ class TakenRollouts(StoredRows):
     """An experience of rollouts that takes each as soon as it can. rollouts: (rows, valid) of all that were taken."""
 
     def __init__(self, spec: EnvSpec, steps: int, slots: int = 1) -> None:
-        self.schema, self._steps, self._slots = Schema.transitions(spec, (LOG_PROB,)), steps, slots
+        self.schema = Schema.transitions(spec, (LOG_PROB, carry_field(1)))
+        self._steps, self._slots = steps, slots
         self.shards, self.queues = {}, list[RolloutQueue]()
         self.rollouts: list[tuple[Array, Array]] = []
 

@@ -55,13 +55,23 @@ class Restarts:
         return torch.where(self.broken, self.start, states[:-1]) if any(self.at) else states[:-1]
 
 
+class LayerPass(NamedTuple):
+    """One layer over sequences: inputs (S, B, I), and states (S + 1, B, P) of which only the first is given."""
+
+    inputs: Tensor
+    states: Tensor
+    restarts: Restarts
+    weights: LayerWeights
+
+
 Saved = tuple[Tensor, ...]
 """What a forward pass keeps for the backward pass, beside the states."""
-Forward = Callable[[Tensor, Tensor, Restarts, LayerWeights], Saved]
-"""(inputs (S, B, I), states (S + 1, B, P) of which the first is given and the others are computed, ...) -> saved."""
-Backward = Callable[[Tensor, Tensor, Restarts, LayerWeights, Saved, Tensor, Tensor | None], tuple[Tensor, LayerWeights]]
-"""(inputs, states, ..., saved, gradient (S, B, H) at h', which is overwritten, and that at c' (S, B, H) or None)
--> gradient (S, B, G H) at the inputs' products x U + b, and those of the weights."""
+Gradients = tuple[Tensor, LayerWeights]
+"""At the inputs' products x U + b (S, B, G H), and at the weights."""
+Forward = Callable[[LayerPass], Saved]
+"""Computes the states, and returns what it saves."""
+Backward = Callable[[LayerPass, Saved, Tensor, Tensor | None], Gradients]
+"""(pass, saved, gradient (S, B, H) at h', which is overwritten, and that at c' (S, B, H) or None) -> gradients."""
 
 
 def _matrix(tensor: Tensor) -> Tensor:
@@ -69,14 +79,11 @@ def _matrix(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1)
 
 
-def _weight_gradients(inputs: Tensor, hidden: Tensor, at_inputs: Tensor, at_state: Tensor | None) -> LayerWeights:
-    """From gradients (S, B, G H) at x U + b and at h W + d, or None where these are the same."""
-    given = _matrix(at_inputs)
-    input_bias = given.sum(0)
-    other, state_bias = (given, input_bias) if at_state is None else (_matrix(at_state), _matrix(at_state).sum(0))
-    return LayerWeights(
-        fast_product(_matrix(inputs).T, given), fast_product(_matrix(hidden).T, other), input_bias, state_bias
-    )
+def _weight_gradients(inputs: Tensor, hidden: Tensor, at_gates: Tensor) -> LayerWeights:
+    """From the gradient (S, B, G H) at x U + b + h W + d."""
+    given = _matrix(at_gates)
+    bias = given.sum(0)
+    return LayerWeights(fast_product(_matrix(inputs).T, given), fast_product(_matrix(hidden).T, given), bias, bias)
 
 
 def _products(inputs: Tensor, weights: LayerWeights) -> Tensor:
@@ -91,7 +98,8 @@ def _pass_back(step: int, restarts: Restarts, into: Tensor, from_gates: Tensor, 
     into.add_(through.masked_fill_(restarts.broken[step], 0.0) if restarts.at[step] else through)
 
 
-def _rnn(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeights) -> Saved:
+def _rnn(layer: LayerPass) -> Saved:
+    inputs, states, restarts, weights = layer
     views = states.unbind()
     for step, each in enumerate(_products(inputs, weights).unbind()):
         product = fast_product(restarts.state(step, views[step]), weights.state_weight)
@@ -99,26 +107,20 @@ def _rnn(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeigh
     return ()
 
 
-def _rnn_back(
-    inputs: Tensor,
-    states: Tensor,
-    restarts: Restarts,
-    weights: LayerWeights,
-    saved: Saved,
-    gradient: Tensor,
-    at_memory: Tensor | None,
-) -> tuple[Tensor, LayerWeights]:
+def _rnn_back(layer: LayerPass, saved: Saved, gradient: Tensor, at_memory: Tensor | None) -> Gradients:
+    inputs, states, restarts, weights = layer
     transposed, at_output, after = weights.state_weight.T, gradient.unbind(), states[1:].unbind()
     at_gates = torch.empty_like(gradient)
     for step in range(len(inputs) - 1, -1, -1):
         each = torch.ops.aten.tanh_backward.grad_input(at_output[step], after[step], grad_input=at_gates[step])
         if step:
             _pass_back(step, restarts, at_output[step - 1], each, transposed)
-    return at_gates, _weight_gradients(inputs, restarts.before(states), at_gates, None)
+    return at_gates, _weight_gradients(inputs, restarts.before(states), at_gates)
 
 
-def _gru(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeights) -> Saved:
+def _gru(layer: LayerPass) -> Saved:
     """Saves r, z and h W_n + d_n side by side (S, B, 3 H), and n (S, B, H)."""
+    inputs, states, restarts, weights = layer
     size, views = states.shape[2], states.unbind()
     both = 2 * size
     gates = fast_product(_matrix(inputs), weights.input_weight).unflatten(0, inputs.shape[:2])
@@ -134,15 +136,8 @@ def _gru(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeigh
     return gates, new
 
 
-def _gru_back(
-    inputs: Tensor,
-    states: Tensor,
-    restarts: Restarts,
-    weights: LayerWeights,
-    saved: Saved,
-    gradient: Tensor,
-    at_memory: Tensor | None,
-) -> tuple[Tensor, LayerWeights]:
+def _gru_back(layer: LayerPass, saved: Saved, gradient: Tensor, at_memory: Tensor | None) -> Gradients:
+    inputs, states, restarts, weights = layer
     gates, new = saved
     size, before = new.shape[2], restarts.before(states)
     reset, keep, of_state = gates.split(size, 2)
@@ -169,8 +164,9 @@ def _gru_back(
     return at_state, LayerWeights(fast_product(_matrix(inputs).T, at_inputs), of_state_weight, input_bias, state_bias)
 
 
-def _lstm(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeights) -> Saved:
+def _lstm(layer: LayerPass) -> Saved:
     """Saves i, f, g, o side by side (S, B, 4 H), and tanh(c') (S, B, H)."""
+    inputs, states, restarts, weights = layer
     size, views, gates = states.shape[2] // 2, states.unbind(), _products(inputs, weights)
     hidden, memory = (part.unbind() for part in states[1:].split(size, 2))
     squashed = inputs.new_empty(*inputs.shape[:2], size)
@@ -186,15 +182,8 @@ def _lstm(inputs: Tensor, states: Tensor, restarts: Restarts, weights: LayerWeig
     return gates, squashed
 
 
-def _lstm_back(
-    inputs: Tensor,
-    states: Tensor,
-    restarts: Restarts,
-    weights: LayerWeights,
-    saved: Saved,
-    gradient: Tensor,
-    at_memory: Tensor | None,
-) -> tuple[Tensor, LayerWeights]:
+def _lstm_back(layer: LayerPass, saved: Saved, gradient: Tensor, at_memory: Tensor | None) -> Gradients:
+    inputs, states, restarts, weights = layer
     gates, squashed = saved
     size, before = squashed.shape[2], restarts.before(states)
     enter, keep, new, leave = gates.split(size, 2)
@@ -222,7 +211,7 @@ def _lstm_back(
             carried = at_c.mul_(kept[step])
             if restarts.at[step]:
                 carried.masked_fill_(restarts.broken[step], 0.0)
-    return at_gates, _weight_gradients(inputs, before[..., :size], at_gates, None)
+    return at_gates, _weight_gradients(inputs, before[..., :size], at_gates)
 
 
 def _unbound(gates: Tensor, size: int) -> list[tuple[Tensor, ...]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from offbeat.algorithms.torch.cells import CELLS, Cell, LayerWeights, Restarts
+from offbeat.algorithms.torch.cells import CELLS, Cell, LayerPass, LayerWeights, Restarts
 from offbeat.algorithms.torch.networks import BYTES_PER_WEIGHT
 from offbeat.algorithms.torch.products import fast_product
 from offbeat.memory import check_fits
@@ -88,7 +88,7 @@ class _Sequences(torch.autograd.Function):
         for layer, each in enumerate(layers):
             part = _part(cell, size, layer)
             restarts = Restarts(broken.unsqueeze(2), start[..., part], at)
-            saved.append(cell.forward(inputs, states[..., part], restarts, each))
+            saved.append(cell.forward(LayerPass(inputs, states[..., part], restarts, each)))
             inputs = states[1:, :, part.start : part.start + size]
         ctx.save_for_backward(x, states, broken, start, *weights, *(each for kept in saved for each in kept))
         ctx.cell, ctx.at, ctx.count, ctx.kept = cell, at, len(layers), len(saved[0])
@@ -117,9 +117,8 @@ class _Sequences(torch.autograd.Function):
                 at_memory = at_states[..., c] if cell.memory == 2 else None
             inputs = x if layer == 0 else states[1:, :, part.start - cell.memory * size : part.start][..., :size]
             restarts, saved = Restarts(broken.unsqueeze(2), start[..., part], ctx.at), kept[ctx.kept * layer :]
-            at_inputs, of_weights = cell.backward(
-                inputs, states[..., part], restarts, layers[layer], tuple(saved[: ctx.kept]), gradient, at_memory
-            )
+            made = LayerPass(inputs, states[..., part], restarts, layers[layer])
+            at_inputs, of_weights = cell.backward(made, tuple(saved[: ctx.kept]), gradient, at_memory)
             found.insert(0, of_weights)
             if layer or ctx.needs_input_grad[1]:
                 into = fast_product(at_inputs.flatten(0, 1), layers[layer].input_weight.T)
