@@ -33,7 +33,8 @@ class Counting(gymnasium.Env[Any, np.ndarray]):
     length: of every episode; None draws it from the seeded generator, 1 to 12. ends: "terminated", "truncated", "mixed"
     (drawn, sometimes both at once). structure: "box", or "dict" for {"where": {"episode", "step"}, "flag": Discrete}.
     state: privileged (episode, step, 1) in "info" or, with "dict", in the "observation", under the name "state".
-    log_dir: each environment writes its log there as env-PROCESS-N.jsonl, a line per step, at the ends of episodes and at last.
+    log_dir: each environment writes its log there as env-PROCESS-N.jsonl, a line per step, at the ends of episodes and
+    at last.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012

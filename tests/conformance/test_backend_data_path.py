@@ -56,7 +56,7 @@ class Kept(offbeat.Callback):
 
 
 @pytest.mark.parametrize(
-    ("backend", "collectors", "n_step"), [("torch", 0, 3), ("jax", 0, 3), ("jax", 2, 1)], ids=lambda each: str(each)
+    ("backend", "collectors", "n_step"), [("torch", 0, 3), ("jax", 0, 3), ("jax", 2, 1)], ids=str
 )
 def test_every_row_of_an_update_is_in_an_environments_log(
     backend: str, collectors: int, n_step: int, tmp_path: Path
