@@ -55,9 +55,7 @@ class Kept(offbeat.Callback):
         self.replay = event.agent.experience
 
 
-@pytest.mark.parametrize(
-    ("backend", "collectors", "n_step"), [("torch", 0, 3), ("jax", 0, 3), ("jax", 2, 1)], ids=str
-)
+@pytest.mark.parametrize(("backend", "collectors", "n_step"), [("torch", 0, 3), ("jax", 0, 3), ("jax", 2, 1)], ids=str)
 def test_every_row_of_an_update_is_in_an_environments_log(
     backend: str, collectors: int, n_step: int, tmp_path: Path
 ) -> None:
