@@ -41,7 +41,8 @@ class Backend(Protocol):
     name: torch, jax. noise_shape: standard normal draws that one update takes. networks: the parts of the state that
     are networks, by their prefix in `arrays`. growing: prefixes of arrays whose shape may differ from a saved one.
     updates_per_call: it should make at least so many in one call, where they are due, however large the batches are.
-    One with recurrent networks also has state_size: the numbers in the state of the network that acts.
+    One with recurrent networks also has state_size: the numbers in the state of the network that acts. One that counts
+    anything has counters(): numbers for the log, by name.
     """
 
     name: str

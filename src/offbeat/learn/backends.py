@@ -27,7 +27,7 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
     if hasattr(module, "make_backend"):
         own_backend: Backend = module.make_backend(config, spec, rng)
         return own_backend
-    own = {"device": compute.device, "precision": compute.precision, "acts_with": algorithm.acts_with}
+    own: dict[str, Any] = {"device": compute.device, "precision": compute.precision, "acts_with": algorithm.acts_with}
     if compute.backend == "jax":
         from offbeat.learn.jax import JaxBackend
 
@@ -35,7 +35,8 @@ def make_backend(algorithm: Any, config: Any, spec: EnvSpec, rng: np.random.Gene
         return JaxBackend(module, config.learner, spec, rng=rng, **own, **several)
     from offbeat.learn.torch import TorchBackend
 
-    return TorchBackend(module, config.learner, spec, rng=rng, **own, autograd=not algorithm.explicit)
+    own |= {"autograd": not algorithm.explicit, "tf32": compute.tf32}
+    return TorchBackend(module, config.learner, spec, rng=rng, **own)
 
 
 def check_installed(backend: str) -> None:
@@ -52,6 +53,14 @@ def _check_jax(config: Any) -> None:
     check_installed("jax")
     if (recurrence := recurrence_of(config.learner)).recurrent:
         raise UsageError(f"network={recurrence.network!r} needs backend=torch; JAX has network=mlp")
+    compute = config.run.compute
+    if compute.precision not in ("float32", "float64"):
+        raise UsageError(
+            f"precision={compute.precision} needs backend=torch; JAX has float32 and float64, and computes float32 "
+            "products on a GPU or TPU as jax_default_matmul_precision says"
+        )
+    if compute.tf32:
+        raise UsageError("tf32=True is for backend=torch; for JAX set jax_default_matmul_precision, and leave tf32 out")
     optimisation = getattr(config.learner, "optimisation", None)
     for name, default in (("compile", "off"), ("gradients", "auto")):
         if (value := getattr(optimisation, name, default)) != default:

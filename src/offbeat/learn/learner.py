@@ -26,7 +26,7 @@ RESERVED = frozenset(
         *("step", "update", "wall", "episodes", "return_100", "length_100", "success_100", "replay"),
         *("updates_per_step", "policy_lag", "policy_lag_seconds", "steps_per_second", "updates_per_second"),
         *("restarts", "dropped_rollouts", "stale_rollouts", "abandoned_rollouts"),
-        *("learner_waited", "collectors_waited"),
+        *("learner_waited", "collectors_waited", "skipped_updates", "gradient_scale"),
     )
 )
 """Metrics that a run logs itself."""
@@ -304,9 +304,12 @@ class Learner:
     def drain(self) -> Metrics:
         """The mean of each metric since the last call."""
         self._read_all()
-        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
-        return means
+        sums, counts, self._sums, self._counts = self._sums, self._counts, {}, {}
+        return {name: float(total) / counts[name] for name, total in sums.items()}
+
+    def counters(self) -> Metrics:
+        """Numbers of the backend since the run began; none for most."""
+        return dict(getattr(self.backend, "counters", dict)())
 
     def pending(self) -> dict[str, Any]:
         """The metrics not drained yet, as JSON, so that a resumed run logs what an uninterrupted one logs."""

@@ -16,9 +16,10 @@ from offbeat import flat
 from offbeat.algorithms.torch.across import together
 from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.memory import first_observations, state_size
+from offbeat.algorithms.torch.precision import MIXED, GradientScaler, full_precision_forward
 from offbeat.algorithms.torch.rollout import RolloutTensors
 from offbeat.algorithms.torch.seeding import seeded
-from offbeat.errors import OffbeatError, UsageError
+from offbeat.errors import OffbeatError
 from offbeat.learn.backend import (
     Rates,
     RolloutResult,
@@ -28,27 +29,23 @@ from offbeat.learn.backend import (
     check_noise_shape,
     make_state,
 )
+from offbeat.learn.torch_devices import check_precision, choose_device, tf32_products
 from offbeat.learn.torch_schedulers import scheduler_factor
-from offbeat.learn.torch_state import check_unchanged, learned_tensors, state_networks, state_tensors, tensor_shapes
+from offbeat.learn.torch_state import (
+    check_unchanged,
+    guarded,
+    learned_tensors,
+    state_networks,
+    state_tensors,
+    tensor_shapes,
+)
 from offbeat.learn.torch_trace import traced
 from offbeat.ranks import Ranks
 from offbeat.trace import Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
 
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"device={name!r} is not a torch device; use cpu, cuda, cuda:1 or auto") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device={name!r} is not supported; use cpu, cuda, cuda:1 or auto")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device={name!r}, but torch sees no CUDA device here; use cpu or auto")
-    return device
+SCALER = "gradient_scaler"
+"""Prefix of the scaler's arrays."""
 
 
 @contextlib.contextmanager
@@ -70,8 +67,9 @@ def denormals_flushed() -> Iterator[None]:
 class TorchBackend:
     """`Backend` in torch: an algorithm's module and its state on one device.
 
-    rng: of the first weights. acts_with: the network of the state that acts. autograd: whether updates differentiate
-    losses by autograd, which is off otherwise.
+    rng: of the first weights. precision: float64, float32, or one of the mixed ones. acts_with: the network of the
+    state that acts. autograd: whether updates differentiate losses by autograd, which is off otherwise. tf32: whether a
+    GPU computes float32 products in TF32.
     """
 
     name = "torch"
@@ -89,11 +87,17 @@ class TorchBackend:
         precision: str = "float32",
         acts_with: str = "actor",
         autograd: bool = False,
+        tf32: bool = False,
     ) -> None:
         self.module, self.config, self.spec = module, config, spec
-        self._device, self.dtype = choose_device(device), getattr(torch, precision)
-        self.device = str(self._device)
+        self._device = choose_device(device)
+        self.dtype: torch.dtype = torch.float32 if precision in MIXED else getattr(torch, precision)
+        check_precision(precision, tf32, self._device)
+        self.device, self._tf32 = str(self._device), tf32
         self.state = make_state(module, config, spec, rng, self._device, self.dtype)
+        self.scaler = GradientScaler(self._device) if precision == "float16" else None
+        if precision in MIXED:
+            self._lower_precision(MIXED[precision])
         self._shapes: dict[str, tuple[int, ...]] | None = None  # before the first update
         self.noise_shape: tuple[int, ...] = module.noise_shape(config, spec) if hasattr(module, "noise_shape") else ()
         check_noise_shape(self.noise_shape)
@@ -108,6 +112,12 @@ class TorchBackend:
         self._ranks: Ranks | None = None  # that update together with this one
         self._checked_state = not autograd  # our own algorithms keep the state's shape
 
+    def _lower_precision(self, dtype: torch.dtype) -> None:
+        for network in state_networks(self.state).values():
+            network.lower_precision(dtype, None if self.scaler is None else self.scaler.scale)
+        if self.scaler is not None:
+            self.state = guarded(self.state, self.scaler)
+
     def update(
         self,
         batches: Batches,
@@ -121,7 +131,7 @@ class TorchBackend:
         metrics, errors, update = defaultdict[str, list[Scalar]](list), [], self.function("update")
         if self._shapes is None:
             self._shapes = tensor_shapes(self.state)
-        with denormals_flushed(), self.gradient_mode(), together(self._ranks):
+        with denormals_flushed(), self._products(), self.gradient_mode(), together(self._ranks):
             each_noise = self._tensor(noise).unbind()
             for index, batch in enumerate(self._batches(batches)):
                 rate = Rates(rates[index]) if self._autograd else rates[index]
@@ -170,7 +180,8 @@ class TorchBackend:
     def learn_rollout(
         self, config: Any, rollout: RolloutBatch, orders: Array, rate: float, *, count: int, updates: int, seed: int
     ) -> RolloutResult:
-        with denormals_flushed(), self.gradient_mode(), self.own_randomness(seed), together(self._ranks):
+        ranks = together(self._ranks)
+        with denormals_flushed(), self._products(), self.gradient_mode(), self.own_randomness(seed), ranks:
             order = torch.from_numpy(np.asarray(orders)).to(self._device)
             made, rate, metrics = self.function("learn_rollout")(
                 self.state, config, self.spec, self._steps(rollout), order, rate, count, updates
@@ -196,6 +207,9 @@ class TorchBackend:
         tensor = _as_tensor(array).to(self._device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
+    def _products(self) -> contextlib.AbstractContextManager[None]:
+        return tf32_products() if self._tf32 else contextlib.nullcontext()
+
     def gradient_mode(self) -> contextlib.AbstractContextManager[Any]:
         if self._autograd:
             return torch.enable_grad()
@@ -214,7 +228,7 @@ class TorchBackend:
         """Takes the state of rank 0; from now on, gradients are averaged over all ranks."""
         from offbeat.learn.torch_ranks import share_first
 
-        share_first(state_tensors(self.state), ranks)
+        share_first(self._tensors(), ranks)
         self._ranks = ranks
 
     def check_equal(self, updates: int) -> None:
@@ -232,11 +246,12 @@ class TorchBackend:
         return {f"actor/{name}": _acting_copy(tensor) for name, tensor in self._acting.named()}
 
     def acting_outputs(self, obs: Array) -> Array:
-        """What the network that acts gives for observations (N, O), which are preprocessed already."""
+        """What the network that acts gives for preprocessed observations (N, O), as a policy computes it."""
         module = self._acting.module
         training = module.training
         with torch.no_grad():
-            out = module.eval()(first_observations(module, self._tensor(obs))).cpu().numpy()
+            module.eval()
+            out = full_precision_forward(module)(first_observations(module, self._tensor(obs))).cpu().numpy()
         module.train(training)
         return np.asarray(out)
 
@@ -247,10 +262,19 @@ class TorchBackend:
     def arrays(self) -> dict[str, Array]:
         if self._shapes is not None:
             check_unchanged(self.state, self._shapes)
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state_tensors(self.state)}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._tensors()}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        copy_into(dict(state_tensors(self.state)), arrays)
+        copy_into(dict(self._tensors()), arrays)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from state_tensors(self.state)
+        if self.scaler is not None:
+            yield from ((f"{SCALER}/{name}", tensor) for name, tensor in self.scaler.named())
+
+    def counters(self) -> dict[str, float]:
+        """Numbers since the run began, for the log."""
+        return {} if self.scaler is None else self.scaler.numbers()
 
     def scheduler(self, kind: Any, options: Mapping[str, Any]) -> Callable[[int], float]:
         return scheduler_factor(kind, options)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from offbeat.algorithms.torch.differentiate import Network
+from offbeat.algorithms.torch.optimise import Guarded
+from offbeat.algorithms.torch.precision import GradientScaler
 from offbeat.errors import OffbeatError, UsageError
 
 
@@ -36,6 +38,24 @@ def learned_tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
 def state_networks(state: Any) -> dict[str, Network]:
     """Every network of a state value, by its path."""
     return {path: part for path, part in _parts(state, "") if isinstance(part, Network)}
+
+
+def guarded(value: Any, scaler: GradientScaler) -> Any:
+    """A state value, or a part of one, whose optimisers leave out steps that are not finite; changed in place."""
+    if isinstance(value, Tensor | Network):
+        return value
+    if callable(getattr(value, "step", None)) and callable(getattr(value, "named", None)):
+        return Guarded(value, scaler)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for each in dataclasses.fields(value):
+            object.__setattr__(value, each.name, guarded(getattr(value, each.name), scaler))
+    elif isinstance(value, Mapping):
+        return {name: guarded(part, scaler) for name, part in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(guarded(part, scaler) for part in value))
+    elif isinstance(value, list | tuple):
+        return type(value)(guarded(part, scaler) for part in value)
+    return value
 
 
 def tensor_shapes(state: Any) -> dict[str, tuple[int, ...]]:

@@ -309,7 +309,7 @@ class Agent:
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
         self.training.learn(count)
-        return self.learner.drain() | self.training.take_logged()
+        return self.learner.drain() | self.learner.counters() | self.training.take_logged()
 
     def log(self, name: str, value: Any) -> None:
         """A number of your own: among the metrics that the next `update` returns, or in a run's next log line."""

@@ -30,6 +30,7 @@ def metrics(training: Training, progress: Progress, lag: PolicyLag, report: Coll
         "steps_per_second": progress.steps_per_second,
         "updates_per_second": progress.updates_per_second,
         **progress.losses,
+        **training.learner.counters(),
         **{f"{group}_rate": rate for group, rate in training.learner.rates().items()},
     }
 
@@ -51,6 +52,7 @@ def summary(training: Training, progress: Progress, lag: PolicyLag) -> dict[str,
         **_success(progress),
         "updates_per_step": training.pace.ratio(progress.step, progress.updates),
         "policy_lag": lag.summary(),
+        **training.learner.counters(),
     }
 
 

@@ -94,6 +94,12 @@ IDLE = (
         "set one to module:callable",
     ),
     Idle(
+        ("tf32",),
+        lambda values: values.get("precision", "float32") != "float32",
+        "it changes float32 products only",
+        "use precision float32",
+    ),
+    Idle(
         ("devices",), lambda values: values.get("backend") == "torch", "torch learns on one device", "use backend jax"
     ),
 )

@@ -214,7 +214,12 @@ class Compute:
         at_least=0,
         at_most=1024,
     )
-    precision: Literal["float32", "float64"] = setting("float32", "Floating-point type of the learner.")
+    precision: Literal["float64", "float32", "bfloat16", "float16"] = setting(
+        "float32",
+        "Floating-point type of the learner. bfloat16 and float16 are mixed precision: networks compute in them, and "
+        "weights, optimisers and losses are float32.",
+    )
+    tf32: bool = setting(False, "Compute float32 products in TF32, with 10 bits after the point. For a CUDA device.")
 
 
 @dataclass(frozen=True)

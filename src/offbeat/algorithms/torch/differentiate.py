@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.torch.networks import MLP, Layer, StackedCritics, Values, WithLogStd
+from offbeat.algorithms.torch.precision import lower_precision
 from offbeat.algorithms.torch.products import empty_matrix, is_narrow, product, product_by_member
 
 Tape = Any
@@ -42,7 +43,7 @@ class Network:
         origin: Network | None = None,
     ) -> None:
         self.module, self.rename, self._compile = module, rename, compile
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.gradient = torch.zeros_like(self.flat)
         for parameter, view in zip(parameters, views(self.flat, parameters), strict=True):
@@ -97,7 +98,17 @@ class Network:
 
     def copy(self) -> Network:
         """The same network over a flat vector of its own (a target)."""
-        return Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile, origin=self)
+        made = Network(copy.deepcopy(self.module), self.rename, self.explicit, self._compile, origin=self)
+        if isinstance(made._pass, AutogradPass) and isinstance(self._pass, AutogradPass):
+            made._pass.scale = self._pass.scale
+        return made
+
+    def lower_precision(self, dtype: torch.dtype, scale: Tensor | None) -> None:
+        """Computes in half precision from now on, by autograd (see `precision`). scale: of gradients, in float16."""
+        lower_precision(self.module, dtype, self.flat.device)
+        self.explicit = False
+        self._pass = AutogradPass(self.module, self._parameters, self._compile)
+        self._pass.scale = scale
 
     def follow(self, other: Network, share: float) -> None:
         """Moves towards `other` by `share` (Polyak); buffers such as running statistics are copied."""
@@ -128,6 +139,7 @@ class AutogradPass:
     def __init__(self, module: nn.Module, parameters: Sequence[Tensor], compile: str) -> None:
         self._module: Callable[..., Tensor] = module if compile == "off" else torch.compile(module, mode=compile)
         self._parameters, self._graphs = parameters, compile == "reduce-overhead"
+        self.scale: Tensor | None = None  # of gradients inside the module, not of those that come out
 
     def first_member(self) -> AutogradPass:
         first, whole = copy.copy(self), self._module
@@ -158,18 +170,22 @@ class AutogradPass:
 
     def to_parameters(self, tape: Tape, gradient: Tensor, into: Tensor, add: bool) -> None:
         _, out = tape
+        gradient = gradient if self.scale is None else gradient * self.scale
         found = filled(_differentiated(out, self._parameters, gradient), self._parameters)
         parts = [each.reshape(-1) for each in found]
+        whole = torch.cat(parts, out=None if add else into)
+        if self.scale is not None:
+            whole.div_(self.scale)
         if add:
-            into.add_(torch.cat(parts))
-        else:
-            torch.cat(parts, out=into)
+            into.add_(whole)
 
     def to_input(self, part: int, tape: Tape, gradient: Tensor, which: Tensor | None = None) -> Tensor:
         inputs, out = tape
         if which is not None:
             gradient = torch.zeros_like(out).scatter_(0, which.unsqueeze(0), gradient.unsqueeze(0))
-        return filled(_differentiated(out, [inputs[part]], gradient), [inputs[part]])[0]
+        gradient = gradient if self.scale is None else gradient * self.scale
+        found = filled(_differentiated(out, [inputs[part]], gradient), [inputs[part]])[0]
+        return found if self.scale is None else found.div_(self.scale)
 
 
 def _differentiated(out: Tensor, at: Sequence[Tensor], gradient: Tensor) -> Sequence[Tensor | None]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from offbeat.algorithms.torch.differentiate import Network, filled
-from offbeat.algorithms.torch.optimise import Optimiser, apply
+from offbeat.algorithms.torch.optimise import Guarded, Optimiser, apply
 from offbeat.errors import OffbeatError
 
 
@@ -19,7 +19,7 @@ def minimise(
     what: the network that learns, or a tensor with requires_grad; nothing else changes, whatever the loss depends on.
     max_norm: as for `apply`. The loss is computed with `network.module(...)`: `network(...)` keeps no gradient.
     """
-    gradient = loss_gradient(loss, what)
+    gradient = loss_gradient(loss, what, optimiser.scaler.scale if isinstance(optimiser, Guarded) else None)
     with torch.no_grad():
         apply(what if isinstance(what, Tensor) else what.flat, gradient, optimiser, rate, max_norm)
     # The parameters are views of the flat vector, whose step autograd does not notice by itself: an older loss that
@@ -28,8 +28,11 @@ def minimise(
     return loss.detach()
 
 
-def loss_gradient(loss: Tensor, what: Network | Tensor) -> Tensor:
-    """The gradient of a loss at a network's parameters, in the order of its flat vector; or at a tensor."""
+def loss_gradient(loss: Tensor, what: Network | Tensor, scale: Tensor | None = None) -> Tensor:
+    """The gradient of a loss at a network's parameters, in the order of its flat vector; or at a tensor.
+
+    scale: multiplies gradients on their way through the graph, as float16 needs it; those returned are not scaled.
+    """
     if loss.numel() != 1:
         raise OffbeatError(f"the loss has the shape {tuple(loss.shape)}, but must be one number: use its mean or sum")
     if not loss.requires_grad:
@@ -39,7 +42,7 @@ def loss_gradient(loss: Tensor, what: Network | Tensor) -> Tensor:
         )
     parameters = _parameters(what)
     try:
-        found = torch.autograd.grad(loss.reshape(()), parameters, allow_unused=True)
+        found = torch.autograd.grad(loss.reshape(()), parameters, scale, allow_unused=True)
     except RuntimeError as error:
         raise OffbeatError(
             f"the loss cannot be differentiated: {error}. Compute each loss directly before its step: a step changes "
@@ -50,7 +53,8 @@ def loss_gradient(loss: Tensor, what: Network | Tensor) -> Tensor:
             "the loss does not depend on what it is to train: pass the network that it was computed with"
         )
     whole = filled(found, parameters)
-    return whole[0] if isinstance(what, Tensor) else torch.cat([each.reshape(-1) for each in whole])
+    gradient = whole[0] if isinstance(what, Tensor) else torch.cat([each.reshape(-1) for each in whole])
+    return gradient if scale is None else gradient / scale
 
 
 def _parameters(what: Network | Tensor) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from offbeat.algorithms.configs import groups
 from offbeat.algorithms.torch import across
+from offbeat.algorithms.torch.precision import GradientScaler
 
 OPTIMISERS = get_args(groups.Optimiser)
 """The names that `make_optimiser` knows."""
@@ -83,6 +84,19 @@ class SGD:
         yield from ()
 
 
+class Guarded:
+    """An optimiser whose step `apply` leaves out where a gradient is not finite, as float16's may be."""
+
+    def __init__(self, optimiser: Optimiser, scaler: GradientScaler) -> None:
+        self.optimiser, self.scaler = optimiser, scaler
+
+    def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
+        self.optimiser.step(flat, gradient, rate)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        return self.optimiser.named()
+
+
 def make_optimiser(settings: groups.Optimisation, flat: Tensor, decay: bool = True) -> Optimiser:
     """The optimiser that the settings name, for one flat vector. decay: whether adamw's weight decay applies to it."""
     if settings.optimiser == "rmsprop":
@@ -103,9 +117,13 @@ def apply_jointly(
 ) -> None:
     """As `apply`, on several vectors whose gradients are clipped by the norm of all together.
 
-    With several ranks, gradients become their mean over ranks first.
+    With several ranks, gradients become their mean over ranks first. Where one of them must be finite and is not, none
+    is stepped, on any rank: the norm of all together is not finite either.
     """
     across.average([gradient for _, gradient, _ in parts])
+    guards = [optimiser.scaler for _, _, optimiser in parts if isinstance(optimiser, Guarded)]
+    if guards and not guards[0].accepts([gradient for _, gradient, _ in parts]):
+        return
     if max_norm is not None:
         norms = [gradient.norm() for _, gradient, _ in parts]
         norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()

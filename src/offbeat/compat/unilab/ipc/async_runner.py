@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offbeat.learn.torch import choose_device
+from offbeat.learn.torch_devices import choose_device
 
 
 class AsyncRunner:

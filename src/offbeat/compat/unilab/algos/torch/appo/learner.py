@@ -22,7 +22,8 @@ from offbeat.compat.unilab.algos.torch.appo.rollout import PROCESSED, Widths, ch
 from offbeat.compat.unilab.algos.torch.offpolicy.checks import check_numbers
 from offbeat.compat.unilab.rsl_rl.models import MLPModel
 from offbeat.errors import UsageError
-from offbeat.learn.torch import choose_device, copy_into, denormals_flushed
+from offbeat.learn.torch import copy_into, denormals_flushed
+from offbeat.learn.torch_devices import choose_device
 from offbeat.learn.torch_state import state_tensors
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.snapshot import Snapshot

@@ -14,7 +14,7 @@ from offbeat.algorithms.torch.networks import MLP
 from offbeat.compat.unilab.algos.torch.offpolicy.actors import TD3Actor, draw_rng, hidden_sizes
 from offbeat.compat.unilab.algos.torch.offpolicy.batches import make_spec, to_batch
 from offbeat.compat.unilab.algos.torch.offpolicy.state import copy_learned
-from offbeat.learn.torch import choose_device
+from offbeat.learn.torch_devices import choose_device
 from offbeat.learn.torch_state import state_tensors
 from offbeat.settings import make_learner_config
 

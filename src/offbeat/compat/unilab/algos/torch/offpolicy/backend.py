@@ -14,7 +14,7 @@ from offbeat.algorithms.torch.seeding import seeded
 from offbeat.compat.unilab.algos.torch.offpolicy.state import pack_state, restore_learner, unpack_state
 from offbeat.errors import UsageError
 from offbeat.learn.backend import RolloutResult, Scalar, UpdateResult
-from offbeat.learn.torch import choose_device
+from offbeat.learn.torch_devices import choose_device
 from offbeat.learn.torch_schedulers import scheduler_factor
 from offbeat.trace import NO_TRACE, Trace
 from offbeat.types import Array, Batches, EnvSpec, RolloutBatch
