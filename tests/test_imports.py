@@ -18,6 +18,7 @@ BACKENDS = {"torch", "jax"}
 BASE = {
     *("types", "layout", "masks", "errors", "foreign_names", "memory", "descriptors"),
     *("ranges", "flat", "streams", "references", "pure_networks", "durable", "threads", "trace", "coercion", "ranks"),
+    "processor",
 }
 
 # What each part may import besides itself and the base. The first prefix that fits a module is its part.

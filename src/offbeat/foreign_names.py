@@ -143,7 +143,7 @@ FOREIGN: dict[str, Foreign] = {
     "optimizer_kwargs": Foreign(
         (SB3,), {"adam_epsilon": "for eps; adam_betas for betas, weight_decay for weight_decay"}
     ),
-    "mixed_precision": Foreign((SKRL,), {"precision": "float32 or float64"}),
+    "mixed_precision": Foreign((SKRL,), {"precision": "bfloat16 or float16"}),
     # Networks
     "net_arch": Foreign((SB3,), {"hidden": SIZES + "; critic_hidden where the critics' differ"}),
     "hidden_sizes": Foreign((TIANSHOU,), {"hidden": SIZES}),

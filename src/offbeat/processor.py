@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 CPUINFO = "/proc/cpuinfo"
@@ -37,3 +38,9 @@ def slow_precision(precision: str, device: str) -> str | None:
         f"precision={precision} is slow here: this processor has no instructions for it "
         f"({' or '.join(INSTRUCTIONS[precision][:2])}); {SLOWER[precision]}. Use precision float32"
     )
+
+
+def warn_of_slow_precision(precision: str, device: str) -> None:
+    """A warning of Python's, for an agent; a run has its own notes."""
+    if (slow := slow_precision(precision, device)) is not None:
+        warnings.warn(slow, stacklevel=4)

@@ -50,9 +50,6 @@ def check_installed(backend: str) -> None:
 
 def _check_jax(config: Any) -> None:
     """Raises UsageError without JAX, and for settings that only torch has."""
-    check_installed("jax")
-    if (recurrence := recurrence_of(config.learner)).recurrent:
-        raise UsageError(f"network={recurrence.network!r} needs backend=torch; JAX has network=mlp")
     compute = config.run.compute
     if compute.precision not in ("float32", "float64"):
         raise UsageError(
@@ -61,6 +58,9 @@ def _check_jax(config: Any) -> None:
         )
     if compute.tf32:
         raise UsageError("tf32=True is for backend=torch; for JAX set jax_default_matmul_precision, and leave tf32 out")
+    check_installed("jax")
+    if (recurrence := recurrence_of(config.learner)).recurrent:
+        raise UsageError(f"network={recurrence.network!r} needs backend=torch; JAX has network=mlp")
     optimisation = getattr(config.learner, "optimisation", None)
     for name, default in (("compile", "off"), ("gradients", "auto")):
         if (value := getattr(optimisation, name, default)) != default:

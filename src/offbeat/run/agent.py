@@ -15,6 +15,7 @@ from offbeat.collect.stepper import MAX_ENVIRONMENTS
 from offbeat.errors import UsageError
 from offbeat.learn.learner import Learner
 from offbeat.policies import Policy
+from offbeat.processor import warn_of_slow_precision
 from offbeat.replay.experience import Experience, attach
 from offbeat.replay.stores import Writer
 from offbeat.run.checkpoint import Checkpoints, Snapshot
@@ -378,7 +379,9 @@ def _training(algorithm: Any, env: Any, settings: dict[str, Any]) -> Training:
     if has_end and not settings.get("total_steps"):
         settings = {**settings, "total_steps": ENDLESS}  # a run's default would end the schedules
     config = settings_module.make_config(algorithm, {"env": spec.name, **settings})
-    return Training(config, spec, has_end=has_end, one_thread=False)
+    training = Training(config, spec, has_end=has_end, one_thread=False)
+    warn_of_slow_precision(config.run.compute.precision, training.learner.backend.device)
+    return training
 
 
 _OF_A_RUN = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from offbeat.envs.environment_notes import environment_notes
 from offbeat.errors import UsageError
 from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
+from offbeat.processor import slow_precision
 from offbeat.references import make_own, resolve
 from offbeat.run.callbacks import Callbacks, combine
 from offbeat.run.compatibility import check_env_fits
@@ -40,7 +41,7 @@ OTHER_EVAL_ENV = "pass an eval_env with the same spaces"
 class Parts:
     """What a runner drives.
 
-    time_limit: of an evaluation episode, where one is known. remarks: on the training environments.
+    time_limit: of an evaluation episode, where one is known. remarks: on the training environments and the processor.
     """
 
     training: Training
@@ -73,7 +74,9 @@ def prepare(environments: Environments, callbacks: Iterable[object] | None) -> P
     run = environments.config.run
     check_loggers(run.output.logger)
     gathered = combine(callbacks, run.evaluation.stop_return)
-    return (_with_collector if collects_elsewhere(run) else _in_one_process)(environments, gathered)
+    parts = (_with_collector if collects_elsewhere(run) else _in_one_process)(environments, gathered)
+    slow = slow_precision(run.compute.precision, parts.training.learner.backend.device)
+    return parts if slow is None else replace(parts, remarks=(*parts.remarks, slow))
 
 
 def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> Parts:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.algorithms.torch.networks import WithLogStd, short_name
+from offbeat.algorithms.torch.precision import full_precision
 from offbeat.algorithms.torch.recurrent import Recurrent
 from offbeat.errors import UsageError, describe
 from offbeat.references import resolve
@@ -60,7 +61,8 @@ class WithMemory(nn.Module):
     """A recurrent trunk over packed observations, then a network of its features (L B, H) and of the other inputs.
 
     stored: whether the state to begin with is that of the packed observations; otherwise it is the trunk's initial one.
-    A packed observation without time, (R, O + 1 + C), is one step of R sequences. No gradient goes to observations.
+    A packed observation without time, (R, O + 1 + C), is one step of R sequences. No gradient goes to observations. The
+    trunk is not part of mixed precision: rounding errors of its state would add up over the steps.
     """
 
     def __init__(self, trunk: Recurrent | UserRecurrent, network: nn.Module, packing: Packing, stored: bool) -> None:
@@ -68,7 +70,9 @@ class WithMemory(nn.Module):
         self.trunk, self.mlp, self.packing, self._stored = trunk, network, packing, stored and packing.carry > 0
 
     def forward(self, obs: Tensor, *parts: Tensor) -> Tensor:
-        out: Tensor = self.mlp(self.features(obs.detach()), *parts)
+        with full_precision(obs.device):
+            features = self.features(obs.detach())
+        out: Tensor = self.mlp(features, *parts)
         return out
 
     def features(self, packed: Tensor) -> Tensor:

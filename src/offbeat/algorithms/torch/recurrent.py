@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from offbeat.algorithms.torch.cells import CELLS, Cell, LayerPass, LayerWeights, Restarts
 from offbeat.algorithms.torch.networks import BYTES_PER_WEIGHT
-from offbeat.algorithms.torch.precision import full_precision
 from offbeat.algorithms.torch.products import fast_product
 from offbeat.memory import check_fits
 
@@ -55,12 +54,10 @@ class Recurrent(nn.Module):
         """x (S, B, I), state (B, C) -> features (S, B, H), and the states after each step (S, B, C).
 
         broken (S, B) bool: steps before which a sequence's state is replaced by that of `start` (S, B, C). States get
-        no gradient, and neither does anything before a broken step. In mixed precision all of this stays in float32:
-        rounding errors of the state would add up over the steps.
+        no gradient, and neither does anything before a broken step.
         """
         weights = [each for layer in self.layers for each in layer.weights()]  # type: ignore[operator]
-        with full_precision(x.device):
-            features, states = _Sequences.apply(self._cell, x, state, broken, start, *weights)
+        features, states = _Sequences.apply(self._cell, x, state, broken, start, *weights)
         return features, states
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
