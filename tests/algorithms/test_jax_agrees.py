@@ -78,8 +78,8 @@ ELSEWHERE = {
     ),
     "replay": ("gamma", "n_step"),
     "policies": ("exploration",),
-    "torch alone": (
-        *("gradients", "compile"),
+    "torch alone": ("gradients", "compile"),
+    "recurrent networks (test_jax_recurrent)": (
         *("network", "recurrent_size", "recurrent_layers", "sequence_length", "burn_in", "start_state"),
     ),
     "a user's own networks": ("actor", "critic"),

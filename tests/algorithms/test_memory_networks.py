@@ -15,9 +15,10 @@ from offbeat import flat
 from offbeat.algorithms.configs import APPO, PPO
 from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.configs.groups import learned_rows
+from offbeat.algorithms.packing import Packing
 from offbeat.algorithms.torch import appo, dqn, sac, sac_discrete, td3
 from offbeat.algorithms.torch.actor_critic import make_actor_and_critics
-from offbeat.algorithms.torch.memory import Packing, UserRecurrent, WithMemory
+from offbeat.algorithms.torch.memory import UserRecurrent, WithMemory
 from offbeat.algorithms.torch.networks import MLP
 from offbeat.algorithms.torch.recurrent import Recurrent
 from offbeat.errors import UsageError

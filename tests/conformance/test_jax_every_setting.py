@@ -13,11 +13,8 @@ from offbeat.algorithms.registry import ALGORITHMS
 from offbeat.settings import Setting, own_settings
 from specs import choice_spec, vector_spec
 
-TORCH_ALONE = (
-    *("actor", "critic", "gradients", "compile"),
-    *("network", "recurrent_size", "recurrent_layers", "sequence_length", "burn_in", "start_state"),
-)
-"""A user's own torch modules, how torch computes, and recurrent networks."""
+TORCH_ALONE = ("actor", "critic", "gradients", "compile")
+"""A user's own torch modules, and how torch computes."""
 OWN_RANDOMNESS = ("critic_dropout",)
 CASES = [
     pytest.param(algorithm, each, id=f"{algorithm}-{each.name}")

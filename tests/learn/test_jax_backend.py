@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -10,13 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from offbeat.algorithms.registry import find
-from offbeat.errors import OffbeatError, UsageError
-from offbeat.learn.backends import make_backend
+from offbeat.errors import OffbeatError
 from offbeat.learn.jax_staging import Staging
-from offbeat.settings import make_config
 from offbeat.types import Batches
-from recurrent_parts import RecurrentSAC, config_of
 from small_backends import BOX, CASES, CHOICE, ROWS, STATE, batches, learn, make, metrics_of, part, same
 
 PLAIN: dict[str, Any] = {"optimiser": "sgd", "target_every": 1, "tau": 0.5}
@@ -142,12 +137,6 @@ def test_more_updates_than_jax_counts_are_refused_in_words() -> None:
     draws = np.zeros((2, *learner.noise_shape))
     with pytest.raises(OffbeatError, match=r"2,147,483,647 updates.*offbeat convert RUN --backend torch"):
         learner.update(given, draws, STEPS * 2, updates=2**31 - 2, seed=0, td_errors=False)
-
-
-def test_recurrent_networks_are_refused() -> None:
-    config = dataclasses.replace(make_config("sac", {"backend": "jax"}), learner=config_of(RecurrentSAC))
-    with pytest.raises(UsageError, match="network='gru' needs backend=torch; JAX has network=mlp"):
-        make_backend(find("sac"), config, BOX, np.random.default_rng(0))
 
 
 def test_td_errors_of_any_number_of_updates_compile_nothing_new() -> None:

@@ -190,7 +190,6 @@ def test_evaluation_carries_a_state_for_each_environment(tmp_path: Path) -> None
         ({"sequence_length": 29}, r"sequence_length=29 after burn_in=2 makes sequences of 31 steps.* at most 30"),
         ({"capacity": 100, "num_envs": 20}, r"capacity=100 keeps 5 steps of each of 20 .* need 7: .* at least 140"),
         ({"n_step": 4, "capacity": 18, "num_envs": 2, "warmup_steps": 10}, r"n_step=4 need 10: .* at least 20"),
-        ({"backend": "jax"}, r"network='gru' needs backend=torch"),
         ({"actor": "own_parts.nothing:here"}, "gives every network a recurrent trunk, but actor"),
     ],
 )

@@ -72,7 +72,10 @@ CASES = {
     "recurrent ppo": ["ppo", "--env", "CartPole-v1", *ROLLOUT_MEMORY, "--network", "gru"],
     "recurrent appo": ["appo", "--env", "Pendulum-v1", "--num-envs", "2", *ROLLOUT_MEMORY, "--network", "lstm"],
 }
-ON_JAX = ("Pendulum", "everything", "td3", "dqn", "Discrete redq", "ppo with everything", "appo with everything")
+ON_JAX = (
+    *("Pendulum", "everything", "td3", "dqn", "Discrete redq", "ppo with everything", "appo with everything"),
+    *("recurrent sac", "recurrent ddpg", "recurrent dqn"),
+)
 """Each algorithm's file once, with most of what it can do; those that the backend has."""
 CASES |= {
     f"{case} on jax": [*CASES[case], "--backend", "jax"]
@@ -81,7 +84,7 @@ CASES |= {
 }
 SLOW = (
     *("Pendulum on jax", "td3 on jax", "Discrete redq on jax", "ppo with everything on jax"),
-    *("recurrent ddpg", "recurrent ppo"),
+    *("recurrent ddpg", "recurrent ppo", "recurrent sac on jax", "recurrent ddpg on jax", "recurrent dqn on jax"),
 )
 """Like others, but of another algorithm: `make slow`."""
 # In interpreters that share nothing, so that nothing may depend on the order of sets.

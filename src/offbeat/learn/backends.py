@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.errors import UsageError
 from offbeat.learn.backend import Backend
 from offbeat.types import EnvSpec
@@ -59,8 +58,6 @@ def _check_jax(config: Any) -> None:
     if compute.tf32:
         raise UsageError("tf32=True is for backend=torch; for JAX set jax_default_matmul_precision, and leave tf32 out")
     check_installed("jax")
-    if (recurrence := recurrence_of(config.learner)).recurrent:
-        raise UsageError(f"network={recurrence.network!r} needs backend=torch; JAX has network=mlp")
     optimisation = getattr(config.learner, "optimisation", None)
     for name, default in (("compile", "off"), ("gradients", "auto")):
         if (value := getattr(optimisation, name, default)) != default:

@@ -15,6 +15,7 @@ import numpy as np
 from offbeat import flat
 from offbeat.algorithms.jax.batch import MOST_UPDATES, Batch
 from offbeat.algorithms.jax.division import whole
+from offbeat.algorithms.jax.memory import first_observations, state_size
 from offbeat.errors import OffbeatError
 from offbeat.learn.backend import Rates, RolloutResult, UpdateResult, check_acts_with, check_noise_shape, make_state
 from offbeat.learn.jax_compile import compiled
@@ -30,7 +31,7 @@ ROWS_PER_CALL = 4_096
 """A compiled loop makes as many updates as have about this many rows, or fewer: how many is an argument of it."""
 UPDATES_PER_CALL = 16
 """It makes so many at least, where they are due: each call takes new memory for its results, and its pages cost as much
-as a third of an update with 8,192 rows."""
+as a third of an update with 8,192 rows. With recurrent networks, which take longer than that, 1 is enough."""
 
 
 class JaxBackend:
@@ -42,7 +43,6 @@ class JaxBackend:
     """
 
     name = "jax"
-    updates_per_call = UPDATES_PER_CALL
     growing: tuple[str, ...] = ()
 
     def __init__(
@@ -70,6 +70,8 @@ class JaxBackend:
         check_noise_shape(self.noise_shape)
         check_acts_with(acts_with, self.networks)
         self._acting, self._critics = acts_with, flat.values(config).get("critics")
+        self.state_size = state_size(state_networks(made)[acts_with])
+        self.updates_per_call = 1 if self.state_size else UPDATES_PER_CALL
         self._staging: Staging | None = None
         self._loops: dict[bool, Callable[..., Any]] = {}
         self._turns = Turns(module, spec, scheduled, self.dtype)
@@ -176,8 +178,9 @@ class JaxBackend:
 
     def acting_outputs(self, obs: Array) -> Array:
         """What the network that acts gives for observations (N, O), which are preprocessed already."""
+        acting = state_networks(self.state)[self._acting]
         with self._precision():
-            return np.asarray(state_networks(self.state)[self._acting](jnp.asarray(obs, self.dtype)))
+            return np.asarray(acting(first_observations(acting, jnp.asarray(obs, self.dtype))))
 
     def policy_description(self) -> dict[str, Any]:
         description: dict[str, Any] = self.module.policy_description(self.config, self.spec)

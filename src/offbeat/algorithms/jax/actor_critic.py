@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms.configs.groups import CriticRegularisation, OwnActorCritic
+from offbeat.algorithms.jax.memory import make_trunk, with_memory
 from offbeat.algorithms.jax.networks import MLP, Definition, Network, StackedCritics, make_network
 from offbeat.algorithms.jax.own_networks import (
     OwnCritics,
@@ -38,8 +39,15 @@ def _actor(config: Any, spec: EnvSpec, seed: int, dtype: Any, outputs: int, samp
     own = getattr(config, "own_networks", NO_OWN_NETWORKS).actor
     if own is not None:
         return own_actor(own, spec, seed, dtype, samplers)
-    sizes = (spec.observation_size, *config.networks.hidden, outputs)
-    return MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
+    return make_mlp(config, spec, outputs)
+
+
+def make_mlp(config: Any, spec: EnvSpec, outputs: int) -> Definition:
+    """The network that acts: an MLP, on a recurrent trunk where the settings ask for one."""
+    trunk = make_trunk(config, spec)
+    sizes = (spec.observation_size if trunk is None else trunk.size, *config.networks.hidden, outputs)
+    mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
+    return with_memory(config, spec, trunk, mlp, acts=True)
 
 
 def _critics(config: Any, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
@@ -52,7 +60,10 @@ def _critics(config: Any, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
     norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout}
-    return StackedCritics.of(spec, config.critic_networks.critics, hidden, **settings)
+    trunk = make_trunk(config, spec)
+    features = None if trunk is None else trunk.size
+    critics = StackedCritics.of(spec, config.critic_networks.critics, hidden, features, **settings)
+    return with_memory(config, spec, trunk, critics, acts=False)
 
 
 def check_own_networks(spec: EnvSpec, actor: Network, critic: Network, outputs: int, rule: str) -> None:

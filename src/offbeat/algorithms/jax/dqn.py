@@ -19,9 +19,10 @@ from jax import Array
 
 from offbeat.algorithms.configs import DQN
 from offbeat.algorithms.descriptions import describe_policy, refuse_images, refuse_privileged_state
+from offbeat.algorithms.jax.actor_critic import make_mlp
 from offbeat.algorithms.jax.batch import Batch, Metrics, every, mask_forbidden
 from offbeat.algorithms.jax.losses import error_loss, values_of_taken, weighted
-from offbeat.algorithms.jax.networks import MLP, Network, differentiate, make_network
+from offbeat.algorithms.jax.networks import Network, differentiate, make_network
 from offbeat.algorithms.jax.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.jax.own_networks import check_output_shape, own_q_network, zero_inputs
 from offbeat.types import EnvSpec
@@ -48,9 +49,7 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
         rule = f"return one value per action, (batch, {spec.choices})"
         check_output_shape("critic", critic, zero_inputs(spec, dtype)[:1], spec.choices, rule)
     else:
-        sizes = (spec.observation_size, *config.networks.hidden, spec.choices + config.dueling)
-        mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
-        critic = make_network(mlp, rng, dtype)
+        critic = make_network(make_mlp(config, spec, spec.choices + config.dueling), rng, dtype)
     return DQNState(critic, critic, make_optimiser(config.optimisation, critic.flat))
 
 

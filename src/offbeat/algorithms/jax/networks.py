@@ -142,8 +142,11 @@ class StackedCritics:
     scalar: bool
 
     @classmethod
-    def of(cls, spec: EnvSpec, members: int, hidden: Sequence[int], **settings: Any) -> StackedCritics:
-        seen = spec.observation_size + spec.state_size
+    def of(
+        cls, spec: EnvSpec, members: int, hidden: Sequence[int], features: int | None = None, **settings: Any
+    ) -> StackedCritics:
+        """features: size of what they take in place of the observation."""
+        seen = (spec.observation_size if features is None else features) + spec.state_size
         sizes = (seen + spec.action_size, *hidden, 1) if spec.choices is None else (seen, *hidden, spec.choices)
         return cls(MLP(sizes, members=members, **settings), spec.choices is None)
 

@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array
 
 from offbeat.algorithms.configs import SAC, Learned
+from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
 from offbeat.algorithms.jax.actor_critic import check_own_networks, make_actor_and_critics
 from offbeat.algorithms.jax.batch import Batch, Metrics, every
@@ -72,8 +73,8 @@ def new_state(config: SAC, actor: Network, critic: Network) -> SACState:
 def noise_shape(config: SAC, spec: EnvSpec) -> tuple[int, ...]:
     """Standard normal draws that one update takes: for actions at s and at s', and to choose critics."""
     if config.target_subset is None:
-        return (2, config.replay.batch_size, spec.action_size)
-    return (2 * config.replay.batch_size * spec.action_size + config.critic_networks.critics,)
+        return (2, learned_rows(config), spec.action_size)
+    return (2 * learned_rows(config) * spec.action_size + config.critic_networks.critics,)
 
 
 def split_noise(config: SAC, noise: Array) -> tuple[Array, Array | None]:
@@ -82,7 +83,7 @@ def split_noise(config: SAC, noise: Array) -> tuple[Array, Array | None]:
         return noise, None
     for_policy, for_critics = noise[: -config.critic_networks.critics], noise[-config.critic_networks.critics :]
     # Those with the smallest of independent draws: all subsets are equally likely.
-    return for_policy.reshape(2, config.replay.batch_size, -1), jnp.argsort(for_critics)[: config.target_subset]
+    return for_policy.reshape(2, learned_rows(config), -1), jnp.argsort(for_critics)[: config.target_subset]
 
 
 def min_over_critics(q: Array, members: Array | None) -> Array:

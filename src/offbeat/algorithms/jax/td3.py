@@ -19,10 +19,12 @@ import numpy as np
 from jax import Array
 
 from offbeat.algorithms.configs import TD3
+from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.descriptions import describe_policy, refuse_images
 from offbeat.algorithms.jax.actor_critic import check_own_networks, make_actor_and_critics
 from offbeat.algorithms.jax.batch import Batch, Metrics, every
 from offbeat.algorithms.jax.losses import weighted
+from offbeat.algorithms.jax.memory import above
 from offbeat.algorithms.jax.networks import MLP, Network, differentiate
 from offbeat.algorithms.jax.optimise import Optimiser, apply, make_optimiser
 from offbeat.algorithms.jax.own_networks import refuse_sampler
@@ -55,13 +57,13 @@ def init(config: TD3, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
 
 def noise_shape(config: TD3, spec: EnvSpec) -> tuple[int, ...]:
     """Standard normal draws that one update takes: for the target's actions."""
-    return (config.replay.batch_size, spec.action_size)
+    return (learned_rows(config), spec.action_size)
 
 
 def act(actor: Network, obs: Array) -> Array:
     """Actions (B, A) in [-1, 1]: the tanh of our MLP's output, or what a user's own network returns."""
     out = actor(obs)
-    return jnp.tanh(out) if isinstance(actor.definition, MLP) else out
+    return jnp.tanh(out) if isinstance(above(actor.definition), MLP) else out
 
 
 def update_critic(

@@ -1,16 +1,12 @@
 """Networks with a memory: a recurrent trunk over sequences of observations, and an MLP over its features.
 
-Algorithms pass observations through unchanged. A packed observation is (S, B, O + 1 + C): S consecutive steps of B
-sequences, each with the observation, 1 where the state does not come from the step before, and the state to begin with
-there. A packed next observation has O more columns, the observation to bootstrap from. With n-step returns it also has
-the n - 1 steps after the sequence, and a last column that says how many rows after its own that observation follows.
-The output has one row for each step that is learned from, by time and then by sequence (row t B + b); the first
-`burn_in` steps only bring the state up to date, without gradient.
+Algorithms pass packed observations through unchanged; `packing` says what their columns are. The output has one row for
+each step that is learned from, by time and then by sequence (row t B + b); the first `burn_in` steps only bring the
+state up to date, without gradient.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.algorithms.configs.groups import recurrence_of
+from offbeat.algorithms.packing import Packing
 from offbeat.algorithms.torch.networks import WithLogStd, short_name
 from offbeat.algorithms.torch.precision import full_precision
 from offbeat.algorithms.torch.recurrent import Recurrent
@@ -37,24 +34,6 @@ class Trunk(Protocol):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def initial_state(self, rows: int) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Packing:
-    """The columns and steps of packed observations.
-
-    carry: columns of the state to begin with; 0 where it is the initial one. ahead: steps after the sequence in a next
-    observation, n - 1 for n-step returns.
-    """
-
-    observation: int
-    carry: int
-    burn_in: int = 0
-    ahead: int = 0
-
-    @property
-    def width(self) -> int:
-        return self.observation + 1 + self.carry
 
 
 class WithMemory(nn.Module):
@@ -100,14 +79,7 @@ class WithMemory(nn.Module):
 
     def _columns(self, steps: Tensor) -> tuple[Tensor, ...]:
         """Observation, flag, state to begin with; and of a next observation what to bootstrap from, and its offset."""
-        packing, width = self.packing, steps.shape[2]
-        more = packing.observation, int(packing.ahead > 0)
-        if width not in (packing.width, packing.width + sum(more)):
-            raise ValueError(
-                f"a packed observation has {width} columns; it must have {packing.width}, or as a next observation "
-                f"{packing.width + sum(more)}"
-            )
-        return steps.split((packing.observation, 1, packing.carry, *(more if width > packing.width else (0, 0))), 2)
+        return steps.split(self.packing.sizes(steps.shape[2]), 2)
 
 
 class UserRecurrent(nn.Module):
@@ -207,11 +179,7 @@ def with_memory(
     """The network on top of its trunk, if there is one. acts: whether its state is the one that is stored."""
     if trunk is None:
         return network
-    recurrence = recurrence_of(config)
-    carry = trunk.state_size if recurrence.start_state == "stored" else 0
-    ahead = getattr(config.returns, "n_step", 1) - 1
-    packing = Packing(spec.observation_size, carry, recurrence.burn_in, ahead)
-    return WithMemory(trunk, network, packing, stored=acts)
+    return WithMemory(trunk, network, Packing.of(config, spec, trunk.state_size), stored=acts)
 
 
 def above(module: nn.Module) -> nn.Module:
