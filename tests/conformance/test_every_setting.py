@@ -205,7 +205,7 @@ def rows(spec: EnvSpec, count: int = 200) -> Chunk:
     return Chunk({**columns, **floats})
 
 
-def _with_states(chunk: Chunk, schema: Schema) -> Chunk:
+def with_states(chunk: Chunk, schema: Schema) -> Chunk:
     """With a recurrent state where the schema has one."""
     if "carry" not in schema.names:
         return chunk
@@ -215,7 +215,7 @@ def _with_states(chunk: Chunk, schema: Schema) -> Chunk:
 
 def _learn_from_rollouts(agent: offbeat.Agent) -> None:
     """Row by row, with each rollout learned from when it is complete. Others acted: some ratios are clipped."""
-    columns = dict(_with_states(rows(agent.spec), agent.experience.schema).columns)
+    columns = dict(with_states(rows(agent.spec), agent.experience.schema).columns)
     normal = -(0.5 * columns["action"] ** 2 + 0.5 * np.log(2 * np.pi)).sum(1)
     columns["log_prob"] = (normal + 0.3 * np.random.default_rng(3).standard_normal(len(normal))).astype(np.float32)
     for row in range(80):
@@ -238,7 +238,7 @@ def _seen(algorithm: str, settings: dict[str, Any], compiled: list[str]) -> list
         small = {name: value for name, value in SMALL.items() if name not in own}
         small |= {"actor_every": 1} if algorithm == "redq" else {}  # or the actor would not learn in so few updates
         agent = offbeat.Agent(algorithm, spec, **{**small, **settings})
-        agent.add(_with_states(rows(spec), agent.experience.schema))
+        agent.add(with_states(rows(spec), agent.experience.schema))
         agent.training.learn(UPDATES)
     policy, rng, obs = agent.policy(31), np.random.default_rng(1), np.random.default_rng(2).standard_normal((31, 5))
     policy.load(agent.publication().weights)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_every_setting import CHANGED, FROM_ROLLOUTS, SMALL, UPDATES, change_of, rows
+from test_every_setting import CHANGED, FROM_ROLLOUTS, SMALL, UPDATES, change_of, rows, with_states
 
 import offbeat
 from offbeat.algorithms.registry import ALGORITHMS
@@ -30,7 +30,7 @@ def _learned(algorithm: str, backend: str, settings: dict[str, Any]) -> tuple[di
     spec = choice_spec(5, 3) if algorithm == "dqn" else vector_spec(5, 2)
     small = {**SMALL, **({"actor_every": 1, "critics": 3} if algorithm == "redq" else {}), **settings}
     agent = offbeat.Agent(algorithm, spec, backend=backend, precision="float64", **small)
-    agent.add(rows(spec))
+    agent.add(with_states(rows(spec), agent.experience.schema))
     agent.training.learn(UPDATES)
     return agent.learner.arrays(), agent.learner.drain()
 

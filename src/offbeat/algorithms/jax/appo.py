@@ -59,9 +59,8 @@ def init(config: PPO, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
     """First weights from `rng`: orthogonal, the actor's last layer so small that all states begin with one policy."""
     refuse_images("PPO and APPO", spec)
     if config.recurrence.recurrent:
-        raise UsageError(
-            f"network={config.recurrence.network!r} of PPO and APPO needs backend=torch; JAX has mlp there"
-        )
+        network = config.recurrence.network
+        raise UsageError(f"network={network!r} of PPO and APPO needs backend=torch; with JAX they have network=mlp")
     _refuse_idle(config, spec)
     seed = int(rng.integers(2**62))  # of a user's own networks
     actor = make_network(_actor(config, spec, seed, dtype), rng, dtype)

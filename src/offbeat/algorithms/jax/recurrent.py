@@ -1,8 +1,8 @@
 """The recurrent trunk: layers of RNN (tanh), GRU or LSTM units over sequences, with explicit state in and out.
 
-S steps, B sequences, I inputs, H units, G gates. The formulas, the order of the gates and the weights of a layer, U (I, G
-H), W (H, G H), b and d (G H), are those of `algorithms/torch/cells.py`. The state of a layer is h (B, H), and for an
-LSTM h and c side by side (B, P = 2 H).
+S steps, B sequences, I inputs, H units, G gates. The formulas, the order of the gates and the weights of a layer,
+U (I, G H), W (H, G H), b and d (G H), are those of `algorithms/torch/cells.py`. The state of a layer is h (B, H), and
+for an LSTM h and c side by side (B, P = 2 H).
 
 The inputs' products of all steps are one matrix product, and so is the gradient of W: left to JAX, it would be added up
 step by step.
