@@ -62,6 +62,8 @@ def test_devices_that_cannot_be_are_refused() -> None:
         UsageError, match=r"batch_size=256 cannot be divided among devices=3 equally; use batch_size=255"
     ):
         offbeat.Agent("sac", vector_spec(3, 2), backend="jax", devices=3)
+    with pytest.raises(UsageError, match=r"devices=2 divides the rows of batches, but network='gru'.* use devices=1"):
+        offbeat.Agent("sac", vector_spec(3, 2), backend="jax", devices=2, network="gru")
     with pytest.raises(UsageError, match=r"devices=64, but JAX sees only \d+ from device=cpu on; use devices=\d+"):
         offbeat.Agent("sac", vector_spec(3, 2), backend="jax", devices=64)
     with pytest.raises(UsageError, match=r"device='tpu', but JAX sees only cpu here"):

@@ -32,8 +32,9 @@ def success_rate(tmp_path: Path, algorithm: str, **settings: Any) -> float:
     return run.evaluation.success_rate
 
 
-def test_a_cue_is_remembered_for_twenty_steps(tmp_path: Path) -> None:
-    assert success_rate(tmp_path, "sac", **CUE, **SEQUENCES) >= 0.95
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_cue_is_remembered_for_twenty_steps(backend: str, tmp_path: Path) -> None:
+    assert success_rate(tmp_path, "sac", backend=backend, **CUE, **SEQUENCES) >= 0.95
 
 
 # Without a memory, or with a state that begins anew in every step that is learned from, a guess is right half the time.

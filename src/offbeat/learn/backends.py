@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.errors import UsageError
 from offbeat.learn.backend import Backend
 from offbeat.types import EnvSpec
@@ -65,6 +66,11 @@ def _check_jax(config: Any) -> None:
                 f"{name}={value} is for backend=torch: JAX compiles every update as a whole; leave {name} out"
             )
     devices, replay = config.run.compute.devices, getattr(config.learner, "replay", None)
+    if (network := recurrence_of(config.learner).network) != "mlp" and devices > 1:
+        raise UsageError(
+            f"devices={devices} divides the rows of batches, but network={network!r} learns from whole sequences; use "
+            "devices=1"
+        )
     if replay is not None and replay.batch_size % devices:
         nearest = max(1, round(replay.batch_size / devices)) * devices
         raise UsageError(

@@ -34,19 +34,10 @@ class Devices:
         return jax.device_put(array, self._everywhere)
 
     def divide(self, arrays: Mapping[str, Any], by_rows: Collection[str]) -> dict[str, Any]:
-        """Arrays of K batches; the rows (K, B, ...) of those in `by_rows` divided, the others on every device.
-
-        Of sequences, the packed observations (K, S, B, ...) are divided by sequences. Their other columns have rows of
-        all sequences side by side, which are small and stay whole.
-        """
+        """Arrays of K batches; the rows (K, B, ...) of those in `by_rows` divided, the others on every device."""
         if self._mesh is None:
             return dict(arrays)
-        rows, sequences = (NamedSharding(self._mesh, PartitionSpec(*lead, AXIS)) for lead in ((None,), (None, None)))
-        packed = {name for name in ("obs", "next_obs") if arrays[name].ndim == 4}
-        if packed:
-            return jax.device_put(
-                dict(arrays), {name: sequences if name in packed else self._everywhere for name in arrays}
-            )
+        rows = NamedSharding(self._mesh, PartitionSpec(None, AXIS))
         return jax.device_put(dict(arrays), {name: rows if name in by_rows else self._everywhere for name in arrays})
 
     @contextmanager

@@ -89,13 +89,13 @@ class Recurrent:
         return (self.size if layer else self.inputs, width), (self.size, width), (width,), (width,)
 
     def first(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Uniform in +-1/sqrt(units)."""
-        bound = 1.0 / math.sqrt(self.size)
-        return {
-            f"{layer}/{part}": rng.uniform(-bound, bound, shape)
-            for layer in range(self.layers)
-            for part, shape in zip(PARTS, self._shapes(layer), strict=True)
-        }
+        """Uniform in +-1/sqrt(I) for the inputs and +-1/sqrt(H) for the rest."""
+        weights: dict[str, np.ndarray] = {}
+        for layer in range(self.layers):
+            for part, shape in zip(PARTS, self._shapes(layer), strict=True):
+                bound = 1.0 / math.sqrt(shape[0] if part == "input_weight" else self.size)
+                weights[f"{layer}/{part}"] = rng.uniform(-bound, bound, shape)
+        return weights
 
     def initial_state(self, rows: int, dtype: Any) -> Array:
         """Zeros (rows, C)."""
