@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offbeat.algorithms.configs import groups
 from offbeat.algorithms.torch import across
-from offbeat.algorithms.torch.precision import GradientScaler
+from offbeat.algorithms.torch.precision import Scaler
 
 OPTIMISERS = get_args(groups.Optimiser)
 """The names that `make_optimiser` knows."""
@@ -87,7 +87,7 @@ class SGD:
 class Guarded:
     """An optimiser whose step `apply` leaves out where a gradient is not finite, as float16's may be."""
 
-    def __init__(self, optimiser: Optimiser, scaler: GradientScaler) -> None:
+    def __init__(self, optimiser: Optimiser, scaler: Scaler) -> None:
         self.optimiser, self.scaler = optimiser, scaler
 
     def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ def full_precision_forward(module: nn.Module) -> Any:
 
 def _in_float32(found: Any) -> Any:
     if isinstance(found, Tensor):
-        return found.float() if found.is_floating_point() else found
+        return found.float() if found.dtype in MIXED.values() else found
     return type(found)(map(_in_float32, found)) if isinstance(found, tuple | list) else found
 
 
@@ -58,6 +58,19 @@ def full_precision(device: torch.device) -> Iterator[None]:
         return
     with torch.autocast(device.type, enabled=False):
         yield
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether no number of any gradient is infinite or NaN; on a GPU this waits for them."""
+    return bool(torch.stack([gradient.isfinite().all() for gradient in gradients]).all())
+
+
+class Scaler(Protocol):
+    """What `apply` asks whether to make a step, and networks by what to multiply gradients: a tensor ()."""
+
+    scale: Tensor
+
+    def accepts(self, gradients: Sequence[Tensor]) -> bool: ...
 
 
 class GradientScaler:
@@ -72,8 +85,8 @@ class GradientScaler:
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     def accepts(self, gradients: Sequence[Tensor]) -> bool:
-        """Whether the gradients of one step are finite; adapts the scale. On a GPU this waits for them."""
-        if bool(torch.stack([gradient.isfinite().all() for gradient in gradients]).all()):
+        """Whether the gradients of one step are finite; adapts the scale."""
+        if all_finite(gradients):
             self.growth += 1
             if int(self.growth) >= GROWTH_INTERVAL:
                 self.scale.mul_(2.0).clamp_(max=LARGEST_SCALE)

@@ -17,7 +17,7 @@ from offbeat.algorithms.torch.batch import Batch
 from offbeat.algorithms.torch.differentiate import Network
 from offbeat.algorithms.torch.networks import OwnSampler, UserCritics, user_name
 from offbeat.compat.skrl.agents.sac.settings import CRITICS, GROUPS, TARGETS, Sizes, spec_of, target_entropy
-from offbeat.compat.skrl.agents.torch.sac.optimizers import ScaledNetwork
+from offbeat.compat.skrl.agents.torch.sac.optimizers import AgentScaler
 from offbeat.compat.skrl.agents.torch.sac.sequences import SequenceInputs
 from offbeat.learn.learner import Learner
 from offbeat.learn.torch import TorchBackend
@@ -32,26 +32,24 @@ Split = Callable[[Tensor, str], dict[str, Any]]
 class Critic(nn.Module):
     """A user's critic as a module of (observations and states, actions): -> (B, 1)."""
 
-    def __init__(self, own: Any, role: str, split: Split, precision: Callable[[], Any]) -> None:
+    def __init__(self, own: Any, role: str, split: Split) -> None:
         super().__init__()
-        self.own, self.role, self._split, self._precision = own, role, split, precision
+        self.own, self.role, self._split = own, role, split
 
     def forward(self, joined: Tensor, action: Tensor) -> Tensor:
-        with self._precision():
-            inputs = {**self._split(joined, self.role), "taken_actions": action}
-            value: Tensor = self.own.act(inputs, role=self.role)[0]
+        inputs = {**self._split(joined, self.role), "taken_actions": action}
+        value: Tensor = self.own.act(inputs, role=self.role)[0]
         return value.to(joined.dtype)
 
 
 class Policy:
     """`draw` of `OwnSampler`: a user's policy in its own units."""
 
-    def __init__(self, own: Any, split: Split, precision: Callable[[], Any]) -> None:
-        self._own, self._split, self._precision = own, split, precision
+    def __init__(self, own: Any, split: Split) -> None:
+        self._own, self._split = own, split
 
     def __call__(self, joined: Tensor) -> tuple[Tensor, Tensor]:
-        with self._precision():
-            action, outputs = self._own.act(self._split(joined, "policy"), role="policy")
+        action, outputs = self._own.act(self._split(joined, "policy"), role="policy")
         log_prob: Tensor = outputs["log_prob"]
         if log_prob.numel() != len(log_prob):
             # Not reduced: in the losses, which are means over all numbers, that is the mean over components.
@@ -61,17 +59,21 @@ class Policy:
 
 @dataclass
 class TrackedUpdate:
-    """Tensors of one update, for tracking: targets y (B,), and the critics' values (2, B) of the policy's actions."""
+    """Tensors of one update, for tracking: targets y (B,), and the critics' values (2, B) of the policy's actions.
+
+    skipped: optimizer steps that were left out, in mixed precision.
+    """
 
     target: Tensor
     values: Tensor
     entropy_loss: Tensor | None
+    skipped: int
 
 
 class OwnModelsSAC:
     """The functions that `TorchBackend` needs of an algorithm: our SAC, with networks that are a user's modules.
 
-    observations, states: the preprocessors. precision: a context in which models compute. sequences: the inputs of
+    observations, states: the preprocessors. scaler: of gradients, in mixed precision. sequences: the inputs of
     recurrent models. watch: whether to fill `seen`, for tracking.
     """
 
@@ -81,14 +83,12 @@ class OwnModelsSAC:
         sizes: Sizes,
         observations: Preprocess,
         states: Preprocess,
-        precision: Callable[[], Any],
-        scaler: torch.amp.GradScaler,
+        scaler: AgentScaler | None = None,
         sequences: SequenceInputs | None = None,
     ) -> None:
         self._models, self._sizes, self._observations, self._states = models, sizes, observations, states
-        self._precision, self._scaler, self._sequences = precision, scaler, sequences
+        self._scaler, self._sequences = scaler, sequences
         self._split: Split = (lambda joined, role: sizes.split(joined)) if sequences is None else sequences.split
-        self._network = ScaledNetwork if scaler.is_enabled() else Network
         self.watch = False
         self.seen: list[TrackedUpdate] = []
         self._values: list[Tensor] = []  # of the critics, by pass: of the actions taken, of the policy's
@@ -98,23 +98,25 @@ class OwnModelsSAC:
     ) -> sac.SACState:
         """Networks whose parameters are the user's, with the values that they have; targets begin equal to critics."""
         policy = self._models["policy"]
-        draw = Policy(policy, self._split, self._precision)
-        actor = self._network(OwnSampler(policy, draw), user_name, explicit=False)
+        actor = Network(OwnSampler(policy, Policy(policy, self._split)), user_name, explicit=False)
         for name, target in zip(CRITICS, TARGETS, strict=True):
             pairs = zip(self._models[name].parameters(), self._models[target].parameters(), strict=True)
             for learned, slow in pairs:
                 slow.data.copy_(learned.data)
                 slow.requires_grad = learned.requires_grad  # so that both flat vectors have the same parts
-        critic = self._network(self._critics(CRITICS), user_name, explicit=False)
+        critic = Network(self._critics(CRITICS), user_name, explicit=False)
         target_critic = Network(self._critics(TARGETS), user_name, explicit=False)
         target_critic.follow(critic, 1.0)  # buffers, too
         for target in TARGETS:
             self._models[target].requires_grad_(False)
         critic.module.register_forward_hook(self._keep_values)
+        if self._scaler is not None:
+            for network in (actor, critic, target_critic):
+                network.lower_precision(torch.get_autocast_dtype(device.type), self._scaler.scale)
         return sac.new_state(config, actor, critic, target_critic)
 
     def _critics(self, names: tuple[str, ...]) -> UserCritics:
-        return UserCritics([Critic(self._models[name], name, self._split, self._precision) for name in names])
+        return UserCritics([Critic(self._models[name], name, self._split) for name in names])
 
     def _keep_values(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if self.watch:
@@ -138,19 +140,24 @@ class OwnModelsSAC:
         log_temperature = state.log_temperature.clone() if self.watch else None
         self._values.clear()
         metrics, errors = sac.update(state, config, spec, batch, noise, rates, updates)
-        if self._scaler.is_enabled():
-            self._scaler.update()
+        skipped = 0 if self._scaler is None else self._scaler.finish_update()
         if log_temperature is not None:
-            self._track(config, spec, metrics, errors, log_temperature)
+            self._track(config, spec, metrics, errors, log_temperature, skipped)
         return metrics, errors
 
     def _track(
-        self, config: SACConfig, spec: EnvSpec, metrics: Mapping[str, Tensor], errors: Tensor, log_temperature: Tensor
+        self,
+        config: SACConfig,
+        spec: EnvSpec,
+        metrics: Mapping[str, Tensor],
+        errors: Tensor,
+        log_temperature: Tensor,
+        skipped: int,
     ) -> None:
         goal = target_entropy(config, spec.action_size)
         entropy_loss = None if goal is None else log_temperature * (metrics["entropy"] - goal)
         taken, drawn = self._values
-        self.seen.append(TrackedUpdate(taken[0] - errors[0], drawn, entropy_loss))
+        self.seen.append(TrackedUpdate(taken[0] - errors[0], drawn, entropy_loss, skipped))
 
     def _prepared(self, batch: Batch) -> Batch:
         """The batch with preprocessed observations and states side by side."""

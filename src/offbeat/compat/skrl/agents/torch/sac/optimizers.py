@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.torch.differentiate import Gradient, Network, Tape, views
-from offbeat.algorithms.torch.optimise import Adam, Optimiser
+from offbeat.algorithms.torch.differentiate import views
+from offbeat.algorithms.torch.optimise import Adam, Guarded, Optimiser
+from offbeat.algorithms.torch.precision import all_finite
 from offbeat.algorithms.torch.sac import SACState
 from offbeat.errors import UsageError
 
@@ -72,46 +73,39 @@ class FlatAdam(torch.optim.Adam):
         self._link()
 
 
-class ScaledAdam:
-    """Our `Optimiser` in mixed precision: torch's scaler leaves a step out where gradients are not finite."""
+class AgentScaler:
+    """Our scaler of gradients over torch's, which is the agent's: its scale changes once in each update, as in skrl.
 
-    def __init__(self, optimizer: FlatAdam, scaler: torch.amp.GradScaler) -> None:
-        self._optimizer, self._scaler = optimizer, scaler
-
-    def step(self, flat: Tensor, gradient: Tensor, rate: float) -> None:
-        if gradient is not self._optimizer._gradient:  # clipped
-            self._optimizer._gradient.copy_(gradient)
-        self._scaler.step(self._optimizer)
-
-    def named(self) -> Iterator[tuple[str, Tensor]]:
-        return self._optimizer._adam.named()
-
-
-class ScaledNetwork(Network):
-    """A network whose gradients are computed times the scaler's factor, and divided by it again.
-
-    Small gradients would otherwise vanish in half precision. optimizer: set before the first gradient.
+    A user's own update may use torch's directly. skipped: steps left out since the last call of `finish_update`.
     """
 
-    scaler: torch.amp.GradScaler
-    optimizer: FlatAdam
+    def __init__(self, own: torch.amp.GradScaler, device: torch.device) -> None:
+        own._lazy_init_scale_growth_tracker(device)
+        assert own._scale is not None
+        assert own._growth_tracker is not None
+        self._own, self.scale, self._growth, self.skipped = own, own._scale, own._growth_tracker, 0
 
-    def backward(self, tape: Tape, gradient: Tensor, add: bool = False) -> None:
-        Network.backward(self, tape, self.scaler.scale(gradient), add)
-        self.scaler.unscale_(self.optimizer)
+    def accepts(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether the gradients of one step are finite."""
+        finite = all_finite(gradients)
+        self.skipped += not finite
+        return finite
 
-    def forward_backward(self, parts: Sequence[Tensor], gradient: Gradient, add: bool = False) -> Tensor:
-        out = Network.forward_backward(self, parts, lambda values: self.scaler.scale(gradient(values)), add)
-        self.scaler.unscale_(self.optimizer)
-        return out
+    def finish_update(self) -> int:
+        """Halves the scale where a step was left out, or doubles it after many updates; returns the steps left out."""
+        own, found, skipped = self._own, torch.full_like(self.scale, float(self.skipped > 0)), self.skipped
+        factors = own.get_growth_factor(), own.get_backoff_factor(), own.get_growth_interval()
+        torch._amp_update_scale_(self.scale, self._growth, found, *factors)
+        self.skipped = 0
+        return skipped
 
 
 def make_optimizers(
-    state: SACState, parameters: Sequence[Sequence[Tensor]], rates: Sequence[float], scaler: torch.amp.GradScaler
+    state: SACState, parameters: Sequence[Sequence[Tensor]], rates: Sequence[float], scaler: AgentScaler | None
 ) -> list[FlatAdam]:
-    """Optimizers of policy, critics and entropy coefficient over the state's own; with the scaler, where it is enabled.
+    """Optimizers of policy, critics and entropy coefficient over the state's own.
 
-    parameters: of the user's modules, and the coefficient's logarithm.
+    parameters: of the user's modules, and the coefficient's logarithm. scaler: leaves out steps in mixed precision.
     """
     coefficient = state.log_temperature
     parts = (
@@ -123,11 +117,10 @@ def make_optimizers(
         FlatAdam(own, rate, flat=flat, gradient=gradient, adam=adam)
         for own, rate, (flat, gradient, adam) in zip(parameters, rates, parts, strict=True)
     ]
-    if scaler.is_enabled():
-        state.actor_optimiser, state.critic_optimiser = (ScaledAdam(each, scaler) for each in made[:2])
-        for network, optimizer in zip((state.actor, state.critic), made[:2], strict=True):
-            assert isinstance(network, ScaledNetwork)
-            network.scaler, network.optimizer = scaler, optimizer
+    if scaler is not None:
+        state.actor_optimiser, state.critic_optimiser, state.temperature_optimiser = (
+            Guarded(adam, scaler) for _, _, adam in parts
+        )
     return made
 
 

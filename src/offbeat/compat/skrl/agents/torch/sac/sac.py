@@ -18,7 +18,7 @@ from offbeat.compat.skrl.agents.sac.settings import MODELS, core_config
 from offbeat.compat.skrl.agents.torch.agent import Agent
 from offbeat.compat.skrl.agents.torch.sac.check_models import check_models
 from offbeat.compat.skrl.agents.torch.sac.learning import OwnModelsSAC, make_learner
-from offbeat.compat.skrl.agents.torch.sac.optimizers import make_optimizers, make_schedulers
+from offbeat.compat.skrl.agents.torch.sac.optimizers import AgentScaler, make_optimizers, make_schedulers
 from offbeat.compat.skrl.agents.torch.sac.sac_cfg import SAC_CFG
 from offbeat.compat.skrl.agents.torch.sac.sequences import SequenceInputs
 from offbeat.compat.skrl.agents.torch.tracking import TensorTracker
@@ -54,9 +54,8 @@ class SAC(AnySAC, Agent):
     def _set_up_learning(self) -> None:
         cfg = self.cfg
         preprocessors = self._observation_preprocessor, self._state_preprocessor
-        self._module = OwnModelsSAC(
-            self.models, self._sizes, *preprocessors, self._precision, self.scaler, self._sequences()
-        )
+        scaler = AgentScaler(self.scaler, self.device) if self.scaler.is_enabled() else None
+        self._module = OwnModelsSAC(self.models, self._sizes, *preprocessors, scaler, self._sequences())
         dtype = next(self.policy.parameters()).dtype
         self.learner = make_learner(self._module, core_config(cfg), self._sizes, self.device, dtype)
         state = self.learner.backend.state  # type: ignore[attr-defined]
@@ -64,7 +63,7 @@ class SAC(AnySAC, Agent):
         critics = [*self.critic_1.parameters(), *self.critic_2.parameters()]
         parameters = [*self.policy.parameters()], critics, [self.log_entropy_coefficient]
         rates = tuple(map(float, cfg.learning_rate))  # type: ignore[arg-type]
-        self._optimizers = make_optimizers(state, parameters, rates, self.scaler)
+        self._optimizers = make_optimizers(state, parameters, rates, scaler)
         self.policy_optimizer, self.critic_optimizer, self.entropy_optimizer = self._optimizers
         self._schedulers = make_schedulers(
             cfg.learning_rate_scheduler, self._optimizers, cfg.learning_rate_scheduler_kwargs
@@ -136,6 +135,8 @@ class SAC(AnySAC, Agent):
             self._tensors.add("Target / Target", seen.target)
             if seen.entropy_loss is not None:
                 self.tracking_data["Loss / Entropy loss"].append(seen.entropy_loss)
+            if self.scaler.is_enabled():
+                self.track_data("Learning / Skipped updates", seen.skipped)
         self._module.seen.clear()
         for name, scheduler in (("Policy", self.policy_scheduler), ("Critic", self.critic_scheduler)):
             if scheduler is not None:
