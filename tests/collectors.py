@@ -151,6 +151,7 @@ def start(
     contain: int = 4,
     note: Callable[[str], None] = lambda text: None,
     begin: bool = True,
+    make: Callable[[CollectorContext], Any] = ShardProcesses,
     **env_kwargs: Any,
 ) -> tuple[ShardProcesses, list[ShardSlot]]:
     """Collectors that wait for their first permit, or with begin=False for their first weights."""
@@ -166,7 +167,7 @@ def start(
         hang_seconds=hang_seconds,
         max_crashes=max_crashes,
     )
-    processes = ShardProcesses(context)
+    processes = make(context)
     processes.connect(note=note, trace=NO_TRACE, stop=lambda: False)
     if begin:
         processes.publish(publication(0))

@@ -21,6 +21,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "exploration_make": {"exploration_make": "offbeat.references:name_of"},
     **{name: {"network": "gru"} for name in ("recurrent_size", "recurrent_layers", "start_state")},
     **{name: {"network": "gru"} for name in ("sequence_length", "burn_in")},
+    **{each.name: {"collector": "ray", "collectors": 1} for each in train_settings("sac") if each.name[:4] == "ray_"},
     "trace_cpu": {"trace": True},
     "devices": {"backend": "jax"},
 }

@@ -260,11 +260,21 @@ def test_good_arrows_late_backends_and_imports_for_type_checking_pass(tmp_path: 
 
 
 def test_importing_offbeat_loads_no_heavy_library() -> None:
-    script = (
-        "import sys, offbeat; print(*sorted({'torch', 'jax', 'gymnasium', 'matplotlib', 'rich'} & set(sys.modules)))"
-    )
+    heavy = "{'torch', 'jax', 'gymnasium', 'matplotlib', 'rich', 'ray'}"
+    script = f"import sys, offbeat; print(*sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
+
+
+def test_ray_is_imported_where_a_run_connects_to_it_and_nowhere_else() -> None:
+    modules = modules_of(PACKAGE)
+    found = {
+        (module, each.late)
+        for module in modules
+        for each in imports_of(module, modules)
+        if each.target == "~ray" or each.target.startswith("~ray.")
+    }
+    assert found == {("collect.ray_cluster", True)}
 
 
 def config_classes(root: Path) -> set[str]:

@@ -13,6 +13,7 @@ import pytest
 
 import soak
 from collectors import collect, collect_each, columns, publication, settle, start
+from counting import make as make_counting
 from logged import compare, make, read_log
 from offbeat.collect import ChunkLedger
 from offbeat.collect.shard_processes import ShardProcesses, ShardSlot
@@ -103,7 +104,7 @@ def test_a_death_is_counted_after_the_rows_before_it_though_nobody_has_taken_the
         log_dir=str(tmp_path),
     )
     try:
-        slot.child.crashes_in_a_row = 1
+        slot.child.starts.crashes_in_a_row = 1
         processes.allow(10)
         wait_until(lambda: slot.stored > slot.stored_at_start, "nothing was collected")
         assert slot.child.pid is not None
@@ -116,7 +117,7 @@ def test_a_death_is_counted_after_the_rows_before_it_though_nobody_has_taken_the
             return bool(notes and taken)
 
         wait_until(noticed_and_taken, "its death or its rows were not noticed")
-        assert slot.child.crashes_in_a_row == 1
+        assert slot.child.starts.crashes_in_a_row == 1
     finally:
         processes.close()
 
@@ -131,7 +132,7 @@ def test_chunks_name_the_process_that_made_their_rows(spec: EnvSpec, tmp_path: P
         assert slot.child.pid is not None
         os.kill(slot.child.pid, signal.SIGKILL)
         wait_until(lambda: not slot.child.alive, "it is alive")
-        wait_until(lambda: (processes._supervise(), slot.child.boots == 2)[1], "it was not started again")
+        wait_until(lambda: (processes._supervise(), slot.child.starts.boots == 2)[1], "it was not started again")
         for allowed in (11, 19):
             processes.allow(allowed)
             wait_until(lambda: slot.control.stored_calls == slot.control.permit, "nothing was collected")
@@ -139,6 +140,19 @@ def test_chunks_name_the_process_that_made_their_rows(spec: EnvSpec, tmp_path: P
         assert [(chunk.boot, chunk.sequence, len(chunk)) for chunk in chunks] == [(1, 0, 10), (2, 10, 2), (2, 12, 8)]
         assert all(ledger.accept(chunk) for chunk in chunks)
         assert ledger.lost == 0
+    finally:
+        processes.close()
+
+
+def test_more_episodes_than_fit_into_the_ring_may_end_in_one_step() -> None:
+    """A worker stores a step only when all of its episodes are sent, and the learner reads them with the rows."""
+    envs = 1_500
+    processes, slots = start(
+        make_counting, make_vector(make_counting, 1).spec, collectors=1, num_envs=envs, capacity=10_000, length=1
+    )
+    try:
+        collect(processes, 2 * envs)
+        assert columns(slots[0])["episode"].max() == 1
     finally:
         processes.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 from collector_driver import NUM_ENVS, STEPS, Driver, Kind, joined, logs, of_env
 from collectors import publication
 from counting import make
-from offbeat.collect.factories import in_process, processes
+from offbeat.collect.factories import in_process, processes, ray
 from offbeat.collect.processes import Processes
 from offbeat.collect.shard_processes import ShardProcesses
 from offbeat.errors import CheckpointError, UsageError
 from offbeat.replay.shard import Shard
 from offbeat.types import Chunk, Schema
 from own_parts.collector import Background
+from ray_stand_in import stand_in
 
 WORKERS = 2
 
@@ -30,13 +32,37 @@ KINDS = {
     "in process, queue": Kind(in_process, rollouts=True),
     "processes, shards": Kind(processes, workers=WORKERS),
     "processes, queues": Kind(processes, rollouts=True, workers=WORKERS),
+    "ray, shards": Kind(ray, workers=WORKERS),
+    "ray, queues": Kind(ray, rollouts=True, workers=WORKERS),
+    "ray's stand-in, shards": Kind(stand_in(), workers=WORKERS),
+    "ray's stand-in, queues": Kind(stand_in(), rollouts=True, workers=WORKERS),
     "own, shard": Kind(Background),
     "own, queue": Kind(Background, rollouts=True),
 }
-IN_PROCESSES = [name for name, kind in KINDS.items() if kind.workers]
+WITH_RAY = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: offbeat[ray]")]
+MARKED = {name: pytest.param(name, marks=WITH_RAY if kind.make is ray else []) for name, kind in KINDS.items()}
+IN_PROCESSES = [MARKED[name] for name, kind in KINDS.items() if kind.workers]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One local cluster for all tests of collectors that need it."""
+    import ray
+
+    ray.init(address="local", num_cpus=8, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def with_ray(request: pytest.FixtureRequest) -> None:
+    """Starts it for the kinds that are Ray's."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if any(str(value).startswith("ray, ") for value in parameters.values()):
+        request.getfixturevalue("cluster")
+
+
+@pytest.fixture(params=MARKED.values())
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 

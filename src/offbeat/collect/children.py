@@ -23,14 +23,13 @@ from typing import Any
 
 import cloudpickle
 
+from offbeat.collect.restarts import Restarts
 from offbeat.descriptors import occupy_standard
-from offbeat.errors import PersistentFault, ProcessFault, UsageError
+from offbeat.errors import PersistentFault, UsageError
 from offbeat.memory import Memory
 
 PACKAGE = Path(__file__).parents[1]
 
-FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
-"""Seconds before a restart: the first, and the most."""
 SECONDS_TO_CLOSE = 3.0
 MAX_GENERATIONS = 10
 """How often to search for processes that an environment has started, as it may start more while they are killed."""
@@ -54,23 +53,20 @@ def check_sendable(*parts: Any) -> None:
 class Child:
     """One process, `python -m MODULE NAME...`, that is restarted when it ends.
 
-    Each restart waits twice as long as the one before it, until there is progress. max_crashes: crashes in a row,
-    without progress, that end the run. job: returns what the process is to do, called at each start; the job is sent
-    with cloudpickle, so it may contain lambdas. descriptors: file descriptors that the process inherits.
+    max_crashes: as for `Restarts`. job: returns what the process is to do, called at each start; the job is sent with
+    cloudpickle, so it may contain lambdas. descriptors: file descriptors that the process inherits.
     """
 
     def __init__(
         self, name: str, module: str, job: Callable[[], Any], descriptors: Sequence[int], max_crashes: int
     ) -> None:
         self.name, self._module, self._job = name, module, job
-        self._descriptors, self._max_crashes = tuple(descriptors), max_crashes
+        self._descriptors, self.starts = tuple(descriptors), Restarts(name, max_crashes)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._received, self._messages = bytearray(), deque[tuple[str, Any]]()
         self._traceback, self._permanent = "", False
-        self._start_at = 0.0
         self._mark = f"OFFBEAT_CHILD_{secrets.token_hex(8)}"
-        self.boots = self.crashes_in_a_row = 0
 
     @property
     def pid(self) -> int | None:
@@ -79,10 +75,6 @@ class Child:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def restarts(self) -> int:
-        return max(0, self.boots - 1)
 
     def start(self) -> None:
         """Starts the process in its own session: Ctrl-C reaches only the parent, which then stops its children."""
@@ -103,7 +95,8 @@ class Child:
         theirs.close()
         job.close()
         self._received = bytearray()
-        self.boots, self._traceback = self.boots + 1, ""
+        self.starts.boots += 1
+        self._traceback = ""
 
     def send(self, message: Any) -> None:
         """Sends a small message; it is dropped if the child has ended, which `supervise` notices."""
@@ -132,32 +125,14 @@ class Child:
     def supervise(self) -> str | None:
         """Starts the process if a start is due. If it has ended since the last call, returns how."""
         if self._process is None:
-            if time.monotonic() >= self._start_at:
+            if self.starts.due:
                 self.start()
             return None
         if (code := self._process.poll()) is None:
             return None
         self._read()
         self._clean_up()
-        self.crashes_in_a_row += 1
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (self.crashes_in_a_row - 1))
-        self._start_at = time.monotonic() + delay
-        report = f"{self.name} {_ending(code)}" + (f":\n{self._traceback}" if self._traceback else "")
-        if self._permanent or self.crashes_in_a_row >= self._max_crashes:
-            reason = (
-                "a restart cannot fix this"
-                if self._permanent
-                else f"it crashed {self.crashes_in_a_row} times in a row without any progress"
-            )
-            raise ProcessFault(
-                f"{report}\n{self.name}: {reason}. Fix the error above and resume; `offbeat check-env` finds faults of "
-                "environments"
-            )
-        return report
-
-    def progressed(self) -> None:
-        """Resets the count of crashes in a row."""
-        self.crashes_in_a_row = 0
+        return self.starts.ended(_ending(code), self._traceback, self._permanent)
 
     def signal(self, number: int) -> None:
         if self._process is not None:

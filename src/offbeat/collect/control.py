@@ -19,7 +19,11 @@ SECONDS_TO_START = 60.0
 _UNKNOWN = -1
 """Stored as `success` where the final info says nothing of it."""
 _EPISODES = 1_024
-"""Finished episodes that fit into the ring. If it is full, the worker waits until the parent has read some."""
+"""Finished episodes that fit into the ring, or one of each environment if that is more. If it is full, the worker waits
+until the parent has read some."""
+Progress = tuple[tuple[int, ...], Array]
+"""Words that a worker counts up, and its next episodes (N,)."""
+_REPORTED = ("calls", "stored_calls", "waited_ns", "restarted_environments", "quarantined_rows")
 
 
 class Word:
@@ -61,7 +65,31 @@ class Control:
 
     @staticmethod
     def nbytes(num_envs: int) -> int:
-        return 8 * _WORDS + 8 * num_envs + _EPISODES * _EPISODE.itemsize
+        # At least one vector step: a worker stores its rows only when all episodes that ended in it are sent.
+        return 8 * _WORDS + 8 * num_envs + max(_EPISODES, num_envs) * _EPISODE.itemsize
+
+    def copied_words(self) -> bytes:
+        """All words and episode numbers, for the block of a worker that does not share this one."""
+        return self._words.tobytes() + self.next_episodes.tobytes()
+
+    @classmethod
+    def from_words(cls, num_envs: int, words: bytes) -> Control:
+        """A block of its own with these words, and no episode that waits."""
+        buffer = bytearray(cls.nbytes(num_envs))
+        buffer[: len(words)] = words
+        control = cls(num_envs, buffer)
+        control._received = control._sent
+        return control
+
+    def progress(self) -> Progress:
+        """What a worker with a block of its own reports."""
+        return tuple(getattr(self, name) for name in _REPORTED), self.next_episodes.copy()
+
+    def report(self, progress: Progress) -> None:
+        """Takes over what such a worker has reported, when its rows are stored."""
+        for name, value in zip(_REPORTED, progress[0], strict=True):
+            setattr(self, name, value)
+        self.next_episodes[:] = progress[1]
 
     @property
     def silent_seconds(self) -> float:
@@ -77,9 +105,13 @@ class Control:
         return {"name": name, "pid": pid, "state": state, "heartbeat": time.time() - self.silent_seconds}
 
     @property
+    def episode_capacity(self) -> int:
+        return len(self._ring)
+
+    @property
     def episode_room(self) -> int:
         """Finished episodes that can be sent before the parent has to receive some."""
-        return _EPISODES - (self._sent - self._received)
+        return len(self._ring) - (self._sent - self._received)
 
     @property
     def episodes_sent(self) -> int:
@@ -88,7 +120,7 @@ class Control:
     def send_episode(self, episode: Episode) -> None:
         success = _UNKNOWN if episode.success is None else int(episode.success)
         record = episode.env, episode.episode, episode.total_reward, episode.length, success
-        self._ring[self._sent % _EPISODES] = record
+        self._ring[self._sent % len(self._ring)] = record
         fence()
         self._sent += 1
 
@@ -96,6 +128,6 @@ class Control:
         """The episodes that were sent since the last call, up to number `until`."""
         fence()
         while self._received < until:
-            env, episode, total_reward, length, success = self._ring[self._received % _EPISODES].tolist()
+            env, episode, total_reward, length, success = self._ring[self._received % len(self._ring)].tolist()
             self._received += 1
             yield Episode(env, episode, total_reward, length, None if success == _UNKNOWN else bool(success))

@@ -1,4 +1,4 @@
-"""Collectors in worker processes: the parent's side, whatever kind of store they write to."""
+"""Collectors in worker processes: the learner's side, whatever store they write to and wherever they run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from offbeat.collect.children import SECONDS_TO_CLOSE, Child, check_sendable
+from offbeat.collect.children import SECONDS_TO_CLOSE, check_sendable
 from offbeat.collect.collector import CollectorReport
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING, STATES
-from offbeat.collect.worker_process import WorkerJob
+from offbeat.collect.hosts import ChildProcesses, Host
+from offbeat.collect.worker import WorkerJob
 from offbeat.collect.worker_slot import WorkerSlot
 from offbeat.errors import CheckpointError, UsageError
-from offbeat.memory import Memory
 from offbeat.replay.experience import attach
 from offbeat.trace import Trace
 from offbeat.types import Array, Chunk, Episode, select_prefix
 from offbeat.weights.publication import Publication
-from offbeat.weights.shared import SharedWeights, weights_layout
 
 SECONDS_BETWEEN_CHECKS = 0.05
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6
@@ -39,23 +38,22 @@ def shares(num_envs: int, collectors: int) -> list[int]:
 
 
 class Processes(ABC, Generic[SomeSlot]):
-    """Worker processes that write into shared memory. Processes that end or hang are replaced.
+    """Worker processes that write into stores. Processes that end or hang are replaced.
 
-    A subclass for each kind of store is the `Collector`. Workers may join (`add`) and leave (`remove`) at any time. The
-    rows of a worker that has left stay in its store.
+    A subclass for each kind of store is the `Collector`. host: where the processes run; None for child processes.
+    Workers may join (`add`) and leave (`remove`) at any time. The rows of a worker that has left stay in its store.
     """
 
     slot_type: type[SomeSlot]
 
-    def __init__(self, context: CollectorContext) -> None:
-        self._context = context
+    def __init__(self, context: CollectorContext, host: Host | None = None) -> None:
+        self._context, self._host = context, host or ChildProcesses()
         self._slots: list[SomeSlot] = []
         self._left: list[SomeSlot] = []
         self._workers, self._first_env = itertools.count(), 0
         self._note: Callable[[str], None] = print
         self._trace_file: tuple[Path, bool] | None = None
-        self._weights: SharedWeights | None = None
-        self._memory: Memory | None = None  # where the weights are
+        self._started = False  # by the first weights
         self._next_check = 0.0
         self._waited = 0.0  # seconds in which `poll` waited for rows
         self._earlier_rows = 0  # of workers that had left before the checkpoint was made
@@ -115,7 +113,7 @@ class Processes(ABC, Generic[SomeSlot]):
         self._first_env += num_envs
         self._slots.append(slot)
         attach(context.experience, slot.store)
-        if self._weights is not None:
+        if self._started:
             self._prepare(slot)
             self._supervise_slot(slot)
         return slot
@@ -132,7 +130,7 @@ class Processes(ABC, Generic[SomeSlot]):
 
     def _stop(self, slots: list[SomeSlot]) -> None:
         """Stops the processes of these slots together, and closes the slots."""
-        if self._weights is not None:
+        if self._started:
             until = time.monotonic() + SECONDS_TO_CLOSE
             for slot in slots:
                 slot.control.stop = 1
@@ -145,49 +143,32 @@ class Processes(ABC, Generic[SomeSlot]):
     # Running.
 
     def publish(self, publication: Publication) -> None:
-        first = self._weights is None
-        if self._weights is None:
-            layout = weights_layout(publication.weights)
-            self._memory = Memory.create(SharedWeights.nbytes(layout))
-            self._weights, self._layout = SharedWeights(layout, self._memory.map()), layout
+        self._host.publish(publication)
+        if not self._started:
+            self._started = True
             for slot in self._slots:
                 self._prepare(slot)
-        self._weights.publish(publication.version, publication.weights)
-        if first:
             self._supervise()
 
     def _prepare(self, slot: SomeSlot) -> None:
-        """Gives a slot its child process, which `_supervise` starts."""
-        assert self._memory is not None
-        memories = slot.memory, slot.control_memory, self._memory
-        slot.child = Child(
-            f"collector {slot.worker}",
-            "offbeat.collect.worker_process",
-            lambda: self._job(slot),
-            [each.descriptor for each in memories],
-            self._context.max_crashes,
-        )
+        """Gives a slot its process, which `_supervise` starts."""
+        slot.child = self._host.handle(slot, lambda: self._job(slot), self._context.max_crashes)
 
     def _job(self, slot: SomeSlot) -> WorkerJob:
         """What the next process of a slot is to do."""
-        assert self._memory is not None
         context, control = self._context, slot.control
         control.state, control.heartbeat = STARTING, time.monotonic_ns()
         control.snapshot_requested = control.snapshot_sent
         boot = slot.started()
         if slot.state is not None and slot.state[1]["rows"] != slot.stored:
             slot.state = None  # a process has continued from it already
-        starts = slot.child.boots
+        starts = slot.child.starts.boots
         generator = context.generator(slot.worker, starts) if slot.state is None else slot.state[1]["generator"]
         return WorkerJob(
             name=slot.child.name,
             make_stepper=context.stepper_maker(slot.first_env, slot.num_envs, worker=slot.worker, boot=boot),
             num_envs=slot.num_envs,
             plan=slot.plan,
-            store=slot.memory,
-            control=slot.control_memory,
-            weights=self._memory,
-            layout=self._layout,
             generator=dict(generator),
             state=slot.state,
             trace=self._trace_file,
@@ -200,6 +181,7 @@ class Processes(ABC, Generic[SomeSlot]):
             now = time.monotonic()
             if now >= self._next_check:
                 self._supervise()
+            self._host.exchange(idle=timeout > 0)
             chunks = self._new_chunks()
             if chunks or now - start >= timeout:
                 break
@@ -212,13 +194,13 @@ class Processes(ABC, Generic[SomeSlot]):
     def _supervise(self) -> None:
         """Starts processes that are due, receives messages, and replaces processes that ended or hang."""
         self._next_check = time.monotonic() + SECONDS_BETWEEN_CHECKS
-        if self._weights is not None:
+        if self._started:
             for slot in self._slots:
                 self._supervise_slot(slot)
 
     def _supervise_slot(self, slot: SomeSlot) -> None:
         if slot.child.pid is not None and slot.stored > slot.stored_at_start:
-            slot.child.progressed()  # before a crash is counted; by stored rows, whether they are polled or not
+            slot.child.starts.progressed()  # before a crash is counted; by stored rows, whether they are polled or not
         if (ending := slot.child.supervise()) is not None:
             slot.control.state = STARTING
             self._note(f"{ending}\n{slot.child.name} is restarted; the rows that it has stored stay")
@@ -267,7 +249,7 @@ class Processes(ABC, Generic[SomeSlot]):
 
     def _values(self, slot: SomeSlot) -> dict[str, Any]:
         """What every snapshot says of a worker, as JSON."""
-        boots = slot.earlier_boots + (0 if self._weights is None else slot.child.boots)
+        boots = slot.earlier_boots + (slot.child.starts.boots if self._started else 0)
         return {"worker": slot.worker, "boots": boots, "episodes": slot.control.next_episodes.tolist()}
 
     def _earlier(self) -> int:
@@ -302,23 +284,22 @@ class Processes(ABC, Generic[SomeSlot]):
     def report(self) -> CollectorReport:
         slots = self._all_slots
         workers_waited = sum(slot.control.waited_ns for slot in slots) / 1e9
-        restarts = sum(slot.child.restarts for slot in slots) if self._weights is not None else 0
+        restarts = sum(slot.child.starts.count for slot in slots) if self._started else 0
         return CollectorReport(
             numbers={"learner_waited": self._waited, "collectors_waited": workers_waited, "restarts": restarts},
             processes=[
                 slot.control.status(slot.child.name, slot.child.pid, STATES[slot.control.state])
                 for slot in self._slots
-                if self._weights is not None
+                if self._started
             ],
             waits={"learner": self._waited, "collectors": workers_waited},
             restarts=restarts,
             restarted_environments=sum(slot.control.restarted_environments for slot in slots),
-            lost={"quarantined_rows": sum(slot.control.quarantined_rows for slot in slots)},
+            lost={"quarantined_rows": sum(slot.control.quarantined_rows for slot in slots), **self._host.lost()},
         )
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._stop(self._slots)
-            if self._memory is not None:
-                self._memory.close()
+            self._host.close()

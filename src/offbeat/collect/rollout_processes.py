@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from offbeat.collect.collector import CollectorReport, CollectorState
 from offbeat.collect.context import CollectorContext
+from offbeat.collect.hosts import Host
 from offbeat.collect.processes import Processes
 from offbeat.collect.stepper import UNLIMITED
 from offbeat.collect.worker_slot import WorkerSlot
@@ -55,10 +56,10 @@ class RolloutProcesses(Processes[QueueSlot]):
 
     slot_type = QueueSlot
 
-    def __init__(self, context: CollectorContext, consumer: RolloutConsumer) -> None:
+    def __init__(self, context: CollectorContext, consumer: RolloutConsumer, host: Host | None = None) -> None:
         self._consumer, self._synchronous = consumer, context.synchronous
         self._turn = self._allowed = self._joint_rows = 0
-        super().__init__(context)
+        super().__init__(context, host)
 
     def oldest_version(self) -> None:
         """None: rollouts that are too old are dropped, so the learner never waits for them."""

@@ -9,6 +9,7 @@ from typing import Any
 from offbeat.collect.collector import CollectorState
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING
+from offbeat.collect.hosts import Host
 from offbeat.collect.processes import SHORTEST_SLEEP, Processes
 from offbeat.collect.worker_slot import WorkerSlot, WorkerState
 from offbeat.memory import fence
@@ -38,10 +39,10 @@ class ShardProcesses(Processes[ShardSlot]):
 
     slot_type = ShardSlot
 
-    def __init__(self, context: CollectorContext) -> None:
+    def __init__(self, context: CollectorContext, host: Host | None = None) -> None:
         self._max_permits = 1 if context.synchronous else context.collect_ahead
         self._synchronous, self._snapshots = context.synchronous, 0
-        super().__init__(context)
+        super().__init__(context, host)
 
     def oldest_version(self) -> int | None:
         """Of a worker that is making a step, or of a stored row that is not polled yet."""
@@ -122,9 +123,9 @@ class ShardProcesses(Processes[ShardSlot]):
     def _receive_state(self, slot: ShardSlot, until: float) -> WorkerState | None:
         """What the worker reports, or where it is to continue if it has not begun. `_supervise` handles its crashes."""
         begun = slot.state is None or slot.store.committed != slot.state[1]["rows"]
-        if not begun and (self._weights is None or slot.control.state == STARTING):
+        if not begun and (not self._started or slot.control.state == STARTING):
             return slot.state
-        while self._weights is not None and slot.child.alive and time.monotonic() < until:
+        while self._started and slot.child.alive and time.monotonic() < until:
             message = slot.child.receive()
             if message is None:
                 time.sleep(SHORTEST_SLEEP)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from offbeat.collect.children import Child
 from offbeat.collect.control import Control
 from offbeat.errors import UsageError
 from offbeat.memory import Memory
 from offbeat.replay.stores import Store, StorePlan
 from offbeat.types import Array
+
+if TYPE_CHECKING:
+    from offbeat.collect.hosts import WorkerHandle
 
 WorkerState = tuple[dict[str, Array], dict[str, Any]]
 """Where a worker stands between two steps, as arrays and JSON values."""
@@ -47,7 +49,7 @@ class WorkerSlot(ABC, Generic[SomeStore]):
     boots: list[tuple[int, int]] = field(default_factory=list)
     infos: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     closed: bool = False
-    child: Child = field(init=False, repr=False)
+    child: WorkerHandle = field(init=False, repr=False)
 
     @classmethod
     def create(cls, worker: int, first_env: int, num_envs: int, plan: StorePlan) -> Self:
@@ -75,7 +77,7 @@ class WorkerSlot(ABC, Generic[SomeStore]):
     def started(self) -> int:
         """Called when another process starts; returns its number, how often the worker was started."""
         self.stored_at_start = self.stored
-        boot = self.earlier_boots + self.child.boots + 1
+        boot = self.earlier_boots + self.child.starts.boots + 1
         self.boots = [each for each in self.boots if each[0] < self.stored] + [(self.stored, boot)]
         return boot
 

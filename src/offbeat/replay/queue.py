@@ -199,6 +199,17 @@ class RolloutQueue:
         count = self._step or 0
         return slot.rows[:count].copy(), slot.valid[:count].copy()
 
+    def complete(self, block: Array) -> None:
+        """Fills the rollout that was begun with one that `take_block` of another queue returned, and publishes it."""
+        number = self._words[_WRITTEN]
+        slot = self._slots[number % self.slots]
+        if self._step is None or block.shape != slot.block.shape:
+            raise RuntimeError("complete needs a rollout that was begun, and a block of a queue with the same sizes")
+        slot.block[...] = block
+        fence()
+        self._words[_WRITTEN] = number + 1
+        self._step = None
+
     def refill(self, rows: Array, valid: Array) -> None:
         """Restores vector steps that `filled` returned into a rollout that was just begun."""
         if self._step != 0 or self._beside:
@@ -217,6 +228,17 @@ class RolloutQueue:
 
     def take(self) -> Rollout | None:
         """A copy of the oldest waiting rollout; None if there is none, or if the writer overwrote it meanwhile."""
+        if (taken := self._take()) is None:
+            return None
+        number, copy = taken
+        return Rollout(number, copy.head[0], copy.valid, copy.rows, copy.columns)
+
+    def take_block(self) -> Array | None:
+        """Like `take`, as bytes for `complete` of another queue."""
+        return None if (taken := self._take()) is None else taken[1].block
+
+    def _take(self) -> tuple[int, _Slot] | None:
+        """The number and a copy of the oldest waiting rollout."""
         if (number := self._oldest_full()) is None:
             return None
         copy = self._copy(self._slots[number % self.slots])
@@ -224,7 +246,7 @@ class RolloutQueue:
         if number < self._words[_OPENED] - self.slots:
             return None
         self._advance_past(number, _TAKEN)
-        return Rollout(number, copy.head[0], copy.valid, copy.rows, copy.columns)
+        return number, copy
 
     def discard(self, older_than: int) -> int:
         """Drops waiting rollouts of versions before `older_than` and returns their number."""

@@ -390,7 +390,7 @@ _OF_A_RUN = frozenset(
         *("out", "name", "logger", "quiet", "threads", "trace", "trace_cpu"),
         *("eval_every", "eval_episodes", "stop_return", "checkpoint_every", "log_every"),
         *("collectors", "slack", "collect_ahead", "max_policy_lag", "hang_seconds", "max_crashes"),
-        *("queue", "when_full"),
+        *("queue", "when_full", "ray_address", "ray_cpus", "ray_resources", "ray_placement", "ray_working_dir"),
     )
 )
 """Settings that only a run heeds."""

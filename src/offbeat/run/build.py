@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from offbeat import presets
-from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs import Config, Run
 from offbeat.collect.collector import Collector, CollectorReport, checked
 from offbeat.collect.context import CollectorContext
-from offbeat.collect.factories import in_process, processes
+from offbeat.collect.factories import in_process, processes, ray
+from offbeat.collect.ray_cluster import RaySettings
 from offbeat.envs import Vector
 from offbeat.envs.environment_notes import environment_notes
 from offbeat.errors import UsageError
@@ -112,9 +113,8 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
     check_env_fits(spec, evaluation, OTHER_EVAL_ENV)
     training = _training(config, spec, run.environment.num_envs)
     wants_infos = callbacks is not None and callbacks.handles("on_chunk")
-    own = run.collection.collector
     context = _context(training, environments.collector_maker, run.environment.num_envs, wants_infos)
-    collector = processes(context) if own == "processes" else make_own(own, "collector", Collector, context)
+    collector = _collector(context, run)
     checked(collector.report(), CollectorReport, "report")
     evaluator: Evaluator = NoEvaluator()
     if episodes := run.evaluation.eval_episodes:
@@ -126,6 +126,21 @@ def _with_collector(environments: Environments, callbacks: Callbacks | None) -> 
             hang_seconds=run.collection.hang_seconds,
         )
     return Parts(training, collector, evaluator, callbacks, evaluation.max_episode_steps, tuple(noticed))
+
+
+def _collector(context: CollectorContext, run: Run) -> Collector:
+    own, place = run.collection.collector, run.ray
+    if own == "processes":
+        return processes(context)
+    if own == "ray":
+        return ray(
+            context,
+            RaySettings(
+                place.ray_address, place.ray_cpus, place.ray_resources, place.ray_placement, place.ray_working_dir
+            ),
+        )
+    made: Collector = make_own(own, "collector", Collector, context)
+    return made
 
 
 def _context(

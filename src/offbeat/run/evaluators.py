@@ -145,7 +145,7 @@ class ProcessEvaluator:
 
     @property
     def restarts(self) -> int:
-        return 0 if self._child is None else self._child.restarts
+        return 0 if self._child is None else self._child.starts.count
 
     def submit(self, step: int, publication: Publication) -> bool:
         if self._child is None:
@@ -175,7 +175,7 @@ class ProcessEvaluator:
         while (message := self._child.receive()) is not None:
             step, _ = self._waiting.popleft()
             results.append(Evaluation(step, *message[1]))
-            self._child.progressed()
+            self._child.starts.progressed()
             self._requested_boot = 0
         if (death := self._child.supervise()) is not None:
             self.note(f"{death}\nthe evaluation process is restarted")
@@ -186,8 +186,8 @@ class ProcessEvaluator:
     def _request_or_check(self, child: Child) -> None:
         """Requests the next evaluation from the process, or kills the process if the running one timed out."""
         silent = self._control.silent_seconds
-        if self._requested_boot != child.boots:
-            self._requested_boot = child.boots
+        if self._requested_boot != child.starts.boots:
+            self._requested_boot = child.starts.boots
             publication = self._waiting[0][1]
             self._weights.publish(publication.version, publication.weights)
             child.send("evaluate")

@@ -25,6 +25,9 @@ MULTIPLICATIONS_PER_SECOND = 4e10
 """Of one core, roughly, over a whole update."""
 SECONDS_PER_STEP = 100e-6
 """Of an environment with acting and writing, roughly: MuJoCo's take 40 to 200 microseconds."""
+STEPS_PER_CALL = 1_024
+"""Environment steps in the two calls of a Ray actor that are under way: a call costs 1 to 2 ms, the time of some 20
+steps of MuJoCo."""
 UPDATES_AHEAD, LEAST_SLACK, MOST_SLACK = 32, 2, 64
 
 
@@ -61,7 +64,7 @@ def settled(config: Config) -> Config:
 def ahead(run: Run) -> tuple[int, int]:
     """Vector steps that collectors may be ahead of their updates (slack), and that each may take per permit."""
     slack = _slack(run) if run.collection.slack is None else run.collection.slack
-    return slack, run.collection.collect_ahead or max(1, slack)
+    return slack, run.collection.collect_ahead or max(1, slack, _chunk(run) if slack else 0)
 
 
 def learner_threads(config: Config) -> int:
@@ -80,7 +83,9 @@ def learner_threads(config: Config) -> int:
         return 1
     slow = run.compute.backend == "jax" or threads.threads_wake_slowly()
     useful = int(work.largest // (SLOW_GRAIN if slow else GRAIN))
-    return max(1, min(useful, threads.cores() - round(min(run.collection.collectors, stepping)), MOST_THREADS))
+    elsewhere = run.collection.collector == "ray" and run.ray.ray_address is not None
+    here = 0 if elsewhere else run.collection.collectors
+    return max(1, min(useful, threads.cores() - round(min(here, stepping)), MOST_THREADS))
 
 
 def _slack(run: Run) -> int:
@@ -90,12 +95,22 @@ def _slack(run: Run) -> int:
     return max(0, min(max(wanted, LEAST_SLACK), MOST_SLACK, room))
 
 
+def _chunk(run: Run) -> int:
+    """Vector steps that make a call of a Ray actor worth its cost; 0 where collectors share memory."""
+    if run.collection.collector != "ray":
+        return 0
+    share = -(-run.environment.num_envs // run.collection.collectors)
+    room = run.storage.capacity // run.environment.num_envs // 4
+    return min(-(-STEPS_PER_CALL // share), room)
+
+
 def sentence(config: Config, acting: str) -> str:
     """Threads, acting library and collectors, for the first lines of a run."""
     run = config.run
     said = [f"learner {run.compute.threads} of {threads.cores()} threads", f"acting in {acting}"]
     if run.collection.collectors:
-        said.append(f"{run.collection.collectors} collector{'s' * (run.collection.collectors > 1)}")
+        where = f" on Ray ({run.ray.ray_address or 'this machine'})" * (run.collection.collector == "ray")
+        said.append(f"{run.collection.collectors} collector{'s' * (run.collection.collectors > 1)}{where}")
     if run.collection.collectors and find(config.algorithm).learns_from == "replay":
         said.append("slack {}, collect ahead {}".format(*ahead(run)))
     if threads.idle_threads_spin():

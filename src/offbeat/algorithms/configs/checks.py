@@ -100,6 +100,12 @@ IDLE = (
         "use precision float32",
     ),
     Idle(
+        ("ray_address", "ray_cpus", "ray_resources", "ray_placement", "ray_working_dir"),
+        lambda values: values.get("collector") != "ray",
+        "collector is not ray",
+        "use collector ray",
+    ),
+    Idle(
         ("devices",), lambda values: values.get("backend") == "torch", "torch learns on one device", "use backend jax"
     ),
 )

@@ -8,8 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from offbeat.algorithms.configs.checks import refuse_idle
 from offbeat.algorithms.configs.groups import Reference
+from offbeat.coercion import suggestion
 from offbeat.errors import UsageError
 from offbeat.ranges import check_ranges, group, setting
+
+COLLECTORS = ("processes", "ray")
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,9 @@ class Collection:
         at_least=0,
     )
     collector: Reference = setting(
-        "processes", "processes, or your own collector: module:callable (context) -> Collector."
+        "processes",
+        "processes on this machine; ray for actors of a Ray cluster (`pip install offbeat[ray]`); or your own "
+        "collector: module:callable (context) -> Collector.",
     )
     slack: int | None = setting(
         None,
@@ -147,6 +152,31 @@ class Collection:
     )
     acting: Literal["auto", "numpy", "torch"] = setting(
         "auto", "Library that the policy acts with; auto is NumPy, and torch for many environments and wide layers."
+    )
+
+
+@dataclass(frozen=True)
+class RayUse:
+    """Where collectors run if they are Ray actors."""
+
+    title: ClassVar[str] = "collectors"
+
+    ray_address: str | None = setting(
+        None,
+        "With collector ray: address of an existing cluster, host:port of its head or auto; none starts Ray on this "
+        "machine and ends it with the run.",
+    )
+    ray_cpus: float = setting(1.0, "With collector ray: CPUs that each collector reserves.", at_least=0)
+    ray_resources: Mapping[str, Any] = setting(
+        {}, "With collector ray: other resources that each collector reserves, as name=amount."
+    )
+    ray_placement: Literal["spread", "pack"] = setting(
+        "spread", "With collector ray: spread divides collectors over the nodes; pack fills one after the other."
+    )
+    ray_working_dir: str | None = setting(
+        None,
+        "With collector ray: directory that is sent to every node, with your modules in it, together with Offbeat; "
+        "none expects both to be installed there.",
     )
 
 
@@ -232,6 +262,7 @@ class Run:
     pace: Pacing = group(Pacing)
     storage: Storage = group(Storage)
     collection: Collection = group(Collection)
+    ray: RayUse = group(RayUse)
     evaluation: Evaluations = group(Evaluations)
     output: Output = group(Output)
     compute: Compute = group(Compute)
@@ -269,6 +300,17 @@ class Run:
 
     def _check_collectors(self) -> None:
         collectors, num_envs = self.collection.collectors, self.environment.num_envs
+        own = self.collection.collector
+        if isinstance(own, str) and own not in COLLECTORS and ":" not in own:
+            raise UsageError(
+                f"collector={own!r} is neither {' nor '.join(COLLECTORS)} nor module:callable"
+                f"{suggestion(own, COLLECTORS)}"
+            )
+        if own == "ray" and not collectors:
+            raise UsageError("collector=ray needs collectors >= 1, the number of its actors, but collectors is 0")
+        for name, amount in self.ray.ray_resources.items():
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
+                raise UsageError(f"ray_resources: {name}={amount!r} is no amount; use a number, at least 0")
         if collectors > num_envs:
             raise UsageError(
                 f"collectors={collectors} is more than num_envs={num_envs}: each collector needs an environment; use "
