@@ -32,7 +32,7 @@ def changed(algorithm: str, each: settings.Setting) -> tuple[Any, Config]:
     """Another value, and a config in which this setting, and nothing but what it needs, is not the default."""
     literals = [choice for member in settings.alternatives(each.hint) for choice in getattr(member, "__args__", ())]
     numbers = [3, 0.5, 1, -1, 10**7, 1e-3]
-    others = [True, False, (0.5, 0.5), "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}]
+    others = [True, False, (0.5, 0.5), "offbeat.references:resolve", (3, 5), (), {"g": 9.81, "names": ["a"]}, {"g": 2}]
     for value in [*literals, *numbers, *others]:
         try:
             config = make_config(algorithm, {**needed(each), each.name: value})

@@ -161,9 +161,9 @@ def test_collect_ahead_reaches_who_permits_steps(tmp_path: Path, monkeypatch: py
     given = []
 
     class Noting(ShardProcesses):
-        def __init__(self, context: Any) -> None:
+        def __init__(self, context: Any, host: Any) -> None:
             given.append(context.collect_ahead)
-            super().__init__(context)
+            super().__init__(context, host)
 
     monkeypatch.setattr("offbeat.collect.factories.ShardProcesses", Noting)
     train(tmp_path, "run", total_steps=60, collectors=1, collect_ahead=3)
