@@ -21,6 +21,7 @@ from offbeat.run.convert import Conversion
 from offbeat.run.directory import RunDirectory
 from offbeat.settings import read_yaml
 from offbeat.types import EnvSpec
+from recurrent_parts import OwnGRU
 from short_runs import SETTINGS, train
 from specs import choice_spec, vector_spec
 
@@ -91,12 +92,22 @@ BOTH = [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), BOTH)
-def test_updates_agree_after_a_conversion(algorithm: str, kind: str, tmp_path: Path) -> None:
+MEMORY = {"network": "lstm", "recurrent_size": 6, "sequence_length": 4, "burn_in": 1}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "memory"),
+    [
+        *((*each, {}) for each in BOTH),
+        pytest.param("sac", "box", MEMORY, marks=pytest.mark.slow, id="recurrent sac"),
+        pytest.param("dqn", "discrete", {**MEMORY, "start_state": "zero"}, marks=pytest.mark.slow, id="recurrent dqn"),
+    ],
+)
+def test_updates_agree_after_a_conversion(algorithm: str, kind: str, memory: dict[str, Any], tmp_path: Path) -> None:
     own: dict[str, Any] = {"rollout_steps": 8, "minibatches": 2}
     if find(algorithm).learns_from == "replay":
         own = {"batch_size": 8, "random_steps": 4, "warmup_steps": 8, "capacity": 100}
-    settings = {"hidden": (8,), "normalise_observations": True, "critic_hidden": (6,), **own}
+    settings = {"hidden": (8,), "normalise_observations": True, "critic_hidden": (6,), **own, **memory}
     if algorithm == "dqn":
         del settings["critic_hidden"]
     agent = offbeat.Agent(algorithm, SPECS[kind], **settings)
@@ -168,6 +179,8 @@ ONLY_TORCH = Algorithm(
     [
         ("sac", {"gradients": "autograd"}, r"gradients=autograd is for backend=torch.*offbeat resume \S+ --SETTING"),
         ("sac", {"actor": own_actor}, r"actor=\S*own_actor\S* is a network of your own.*train a new run"),
+        ("sac", {"network": OwnGRU}, r"network=\S*OwnGRU is a network of your own.*train a new run"),
+        ("ppo", {"network": "gru"}, "network='gru' of PPO and APPO needs backend=torch"),
         ("sac", {"actor": lambda spec: torch.nn.Linear(3, 4)}, r"actor=.*lambda.* is a network of your own"),
         (
             "sac",
@@ -176,7 +189,10 @@ ONLY_TORCH = Algorithm(
         ),
         (ONLY_TORCH, {}, r"backend='jax' does not have only_torch; use torch"),
     ],
-    ids=["gradients", "own network", "own network without a name", "scheduler", "algorithm"],
+    ids=[
+        *("gradients", "own network", "own recurrent network", "recurrent ppo"),
+        *("own network without a name", "scheduler", "algorithm"),
+    ],
 )
 def test_what_only_torch_has_is_refused_and_the_run_stays_as_it_was(
     algorithm: Any, settings: dict[str, Any], words: str, tmp_path: Path

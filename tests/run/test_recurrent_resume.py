@@ -34,9 +34,10 @@ def killed(out: Path, arguments: list[str], at: int) -> Path:
     return out / "killed"
 
 
-def test_a_run_with_one_collector_resumes_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_run_with_one_collector_resumes_bit_for_bit(backend: str, tmp_path: Path) -> None:
     """With slack 0, in which updates and steps take turns."""
-    one = [*SAC, "--collectors", "1", "--slack", "0"]
+    one = [*SAC, "--collectors", "1", "--slack", "0", "--backend", backend]
     offbeat.resume(killed(tmp_path, one, at=170), quiet=True)
     commands.run(["train", *one, "--out", str(tmp_path), "--name", "straight"], tmp_path / "output")
     mine, theirs = (Checkpoints(tmp_path / name).load("latest") for name in ("killed", "straight"))

@@ -278,7 +278,8 @@ def _is_trunk(value: Any) -> bool:
     """Whether this describes a recurrent trunk: a built-in one, or a user's own."""
     own = isinstance(value, dict) and value.get("kind") == "own"
     sizes: dict[str, Check] = {"make": _or_none(_is_text)} if own else {"size": _is_positive, "layers": _is_positive}
-    _check_mapping("policy.recurrent", value, {"kind": _is_one_of(*CELLS, "own"), **sizes})
+    optional = {"backend": _is_one_of("torch", "jax")} if own else {}
+    _check_mapping("policy.recurrent", value, {"kind": _is_one_of(*CELLS, "own"), **sizes}, optional)
     return own or value["layers"] * value["size"] < _MAX_ELEMENTS
 
 
@@ -329,7 +330,7 @@ def _check_layers(policy: Mapping[str, Any], head: str, spec: EnvSpec, weights: 
         raise InvalidDocument(f"{WEIGHTS} has no layer of an actor: no 'actor/0/weight'")
     beside: tuple[str, ...] = ("normaliser/", "preprocessor/") if "preprocessor" in policy else ("normaliser/",)
     if policy.get("recurrent", {}).get("kind") == "own":
-        beside += (TRUNK,)  # torch compares these with the user's module
+        beside += (TRUNK,)  # they are compared with the user's module when it loads them
     _check_shapes(weights, wanted, {name for name in weights if not name.startswith(beside)})
 
 

@@ -182,10 +182,14 @@ class JaxBackend:
         with self._precision():
             return np.asarray(acting(first_observations(acting, jnp.asarray(obs, self.dtype))))
 
-    def policy_description(self) -> dict[str, Any]:
-        description: dict[str, Any] = self.module.policy_description(self.config, self.spec)
-        own = isinstance(description, dict) and description.get("kind") == "module"
-        return description | {"backend": "jax"} if own else description
+    def policy_description(self) -> Any:
+        description: Any = self.module.policy_description(self.config, self.spec)
+        if not isinstance(description, dict):
+            return description
+        trunk = description.get("recurrent")
+        if trunk is not None and trunk["kind"] == "own":
+            return description | {"recurrent": {**trunk, "backend": "jax"}}
+        return description | {"backend": "jax"} if description.get("kind") == "module" else description
 
     def arrays(self) -> dict[str, Array]:
         return {name: np.array(array) for name, array in state_arrays(self.state)}

@@ -113,6 +113,8 @@ def _acting(
         from offbeat.policies.module import ModulePolicy
 
         return ModulePolicy(description, spec, actor)
+    if description.get("recurrent", {}).get("kind") == "own":
+        return _with_own_trunk(description, spec, actor)
     from offbeat.policies.heads import HEADS
     from offbeat.policies.mlp import MLPPolicy
     from offbeat.policies.recurrent import RecurrentPolicy
@@ -126,11 +128,22 @@ def _acting(
         raise UsageError(f"acting={acting!r} must be auto, numpy or torch")
     if "recurrent" not in description:
         return MLPPolicy(description, "torch" if acting == "torch" else "numpy")
-    if description["recurrent"]["kind"] != "own":
-        return RecurrentPolicy(description, "torch" if acting == "torch" else "numpy")
+    return RecurrentPolicy(description, "torch" if acting == "torch" else "numpy")
+
+
+def _with_own_trunk(
+    description: Mapping[str, Any], spec: EnvSpec | None, actor: Callable[[EnvSpec], Any] | None
+) -> Policy:
+    """A policy with a user's recurrent module, which `actor` makes."""
     if spec is None or actor is None:
         named = description["recurrent"].get("make") or "the callable that created it"
         raise UsageError(f"this policy has a recurrent module of your own, so it needs its code: pass actor= ({named})")
+    from offbeat.policies.recurrent import RecurrentPolicy
+
+    if description["recurrent"].get("backend") == "jax":
+        from offbeat.policies.jax_trunk import JaxTrunk
+
+        return RecurrentPolicy(description, "numpy", JaxTrunk(actor(spec), spec))
     from offbeat.policies.own_trunk import OwnTrunk
 
     return RecurrentPolicy(description, "torch", OwnTrunk(actor(spec)))

@@ -13,6 +13,7 @@ import numpy as np
 from offbeat import flat
 from offbeat import settings as settings_module
 from offbeat.algorithms.configs import Config
+from offbeat.algorithms.configs.groups import NETWORKS
 from offbeat.algorithms.registry import Algorithm, find_recorded, key_of
 from offbeat.coercion import lost
 from offbeat.errors import OffbeatError, UsageError
@@ -132,12 +133,14 @@ def _unknown(*arguments: Any, **options: Any) -> float:
 
 
 def _refuse_own_networks(record: Algorithm, recorded: Mapping[str, Any]) -> None:
-    for leaf in flat.leaves(record.config):
-        if "own_networks" in leaf.path and (value := recorded[leaf.name]) is not None:
-            raise UsageError(
-                f"{leaf.name}={lost(value) or value} is a network of your own, which is code for one backend. Write it "
-                "for the other one and train a new run"
-            )
+    own = [leaf.name for leaf in flat.leaves(record.config) if "own_networks" in leaf.path]
+    found = [name for name in own if recorded[name] is not None]
+    found += ["network"] if recorded.get("network", NETWORKS[0]) not in NETWORKS else []
+    for name in found:
+        raise UsageError(
+            f"{name}={lost(recorded[name]) or recorded[name]} is a network of your own, which is code for one backend. "
+            "Write it for the other one and train a new run"
+        )
 
 
 def _through_backend(config: Config, spec: EnvSpec, saved: Mapping[str, Array]) -> dict[str, Array]:

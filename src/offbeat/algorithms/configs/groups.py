@@ -43,7 +43,7 @@ class RolloutRecurrence:
     network: Reference = setting(
         "mlp",
         "Kind of the networks: mlp, or with a recurrent trunk below their hidden layers: rnn, gru, lstm, or your own "
-        "recurrent module as module:callable (spec) -> nn.Module.",
+        "recurrent module as module:callable (spec) -> nn.Module (torch) or flax.linen module (jax).",
     )
     recurrent_size: int = setting(256, "Units of each recurrent layer.", at_least=1)
     recurrent_layers: int = setting(1, "Number of recurrent layers.", at_least=1)

@@ -39,12 +39,12 @@ def _actor(config: Any, spec: EnvSpec, seed: int, dtype: Any, outputs: int, samp
     own = getattr(config, "own_networks", NO_OWN_NETWORKS).actor
     if own is not None:
         return own_actor(own, spec, seed, dtype, samplers)
-    return make_mlp(config, spec, outputs)
+    return make_mlp(config, spec, seed, dtype, outputs)
 
 
-def make_mlp(config: Any, spec: EnvSpec, outputs: int) -> Definition:
+def make_mlp(config: Any, spec: EnvSpec, seed: int, dtype: Any, outputs: int) -> Definition:
     """The network that acts: an MLP, on a recurrent trunk where the settings ask for one."""
-    trunk = make_trunk(config, spec)
+    trunk = make_trunk(config, spec, seed, 0, dtype)
     sizes = (spec.observation_size if trunk is None else trunk.size, *config.networks.hidden, outputs)
     mlp = MLP(sizes, activation=config.networks.activation, layer_norm=config.networks.layer_norm)
     return with_memory(config, spec, trunk, mlp, acts=True)
@@ -60,7 +60,7 @@ def _critics(config: Any, spec: EnvSpec, seed: int, dtype: Any) -> Definition:
     norm, dropout = regularisation.critic_layer_norm, regularisation.critic_dropout
     norm = config.networks.layer_norm if norm is None else norm
     settings = {"activation": config.networks.activation, "layer_norm": norm, "dropout": dropout}
-    trunk = make_trunk(config, spec)
+    trunk = make_trunk(config, spec, seed, 1, dtype)
     features = None if trunk is None else trunk.size
     critics = StackedCritics.of(spec, config.critic_networks.critics, hidden, features, **settings)
     return with_memory(config, spec, trunk, critics, acts=False)

@@ -49,7 +49,7 @@ def init(config: DQN, spec: EnvSpec, rng: np.random.Generator, device: Any, dtyp
         rule = f"return one value per action, (batch, {spec.choices})"
         check_output_shape("critic", critic, zero_inputs(spec, dtype)[:1], spec.choices, rule)
     else:
-        critic = make_network(make_mlp(config, spec, spec.choices + config.dueling), rng, dtype)
+        critic = make_network(make_mlp(config, spec, seed, dtype, spec.choices + config.dueling), rng, dtype)
     return DQNState(critic, critic, make_optimiser(config.optimisation, critic.flat))
 
 

@@ -17,9 +17,9 @@ from jax import Array
 
 from offbeat.algorithms.configs.groups import recurrence_of
 from offbeat.algorithms.jax.networks import Network, Weights
+from offbeat.algorithms.jax.own_trunk import own_trunk
 from offbeat.algorithms.jax.recurrent import Recurrent
 from offbeat.algorithms.packing import Packing
-from offbeat.errors import UsageError
 from offbeat.types import EnvSpec
 
 TRUNK = "trunk/"
@@ -27,7 +27,7 @@ TRUNK = "trunk/"
 
 
 class Trunk(Protocol):
-    """What `Recurrent` is. size: H. state_size: C."""
+    """What `Recurrent` is, and `OwnRecurrent`, a user's. size: H. state_size: C."""
 
     @property
     def size(self) -> int: ...
@@ -110,15 +110,16 @@ def _apart(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     return below, {name: array for name, array in weights.items() if not name.startswith(TRUNK)}
 
 
-def make_trunk(config: Any, spec: EnvSpec) -> Trunk | None:
-    """The trunk that the settings ask for, over observations; None for network=mlp."""
+def make_trunk(config: Any, spec: EnvSpec, seed: int, index: int, dtype: Any) -> Trunk | None:
+    """The trunk that the settings ask for, over observations; None for network=mlp.
+
+    seed, index: of the first weights of a user's own.
+    """
     recurrence = recurrence_of(config)
     if not recurrence.recurrent:
         return None
     if recurrence.own:
-        raise UsageError(
-            "a recurrent module of your own needs backend=torch; JAX has network=rnn, gru and lstm beside mlp"
-        )
+        return own_trunk(recurrence.network, spec, seed, index, dtype)
     size, layers = recurrence.recurrent_size, recurrence.recurrent_layers
     return Recurrent(str(recurrence.network), spec.observation_size, size, layers)
 

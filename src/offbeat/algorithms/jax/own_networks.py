@@ -113,7 +113,7 @@ def own_actor(reference: Reference, spec: EnvSpec, seed: int, dtype: Any, sample
     """The network of the setting `actor`. seed: of its first weights. samplers: whether its `sample` would be used."""
     obs, _, noise = zero_inputs(spec, dtype)
     made = resolve(reference, "actor")(spec)
-    own, first = make_pure(made, "actor", _key(seed, 0), (obs,), noise if samplers else None)
+    own, first = make_pure(made, "actor", seeded_key(seed, 0), (obs,), noise if samplers else None)
     return (OwnSampler if own.samples and samplers else OwnNetwork)(own, first)
 
 
@@ -122,24 +122,25 @@ def own_critics(reference: Reference, spec: EnvSpec, members: int, seed: int, dt
     obs, state, action = zero_inputs(spec, dtype)
     inputs = (obs, *((action,) if spec.choices is None else ()), *((state,) if spec.state_size else ()))
     make = resolve(reference, "critic")
-    each = [make_pure(make(spec), "critic", _key(seed, 1 + index), inputs) for index in range(members)]
+    each = [make_pure(make(spec), "critic", seeded_key(seed, 1 + index), inputs) for index in range(members)]
     return OwnCritics(tuple(OwnNetwork(*one) for one in each), spec.choices)
 
 
 def own_q_network(reference: Reference, spec: EnvSpec, seed: int, dtype: Any) -> OwnNetwork:
     """The network of action values (B, choices) of the setting `critic`."""
     obs, _, _ = zero_inputs(spec, dtype)
-    return OwnNetwork(*make_pure(resolve(reference, "critic")(spec), "critic", _key(seed, 1), (obs,)))
+    return OwnNetwork(*make_pure(resolve(reference, "critic")(spec), "critic", seeded_key(seed, 1), (obs,)))
 
 
 def own_values(reference: Reference, spec: EnvSpec, seed: int, dtype: Any) -> OwnValues:
     """The critic of states of the setting `critic`."""
     obs, state, _ = zero_inputs(spec, dtype)
     inputs = (obs, state) if spec.state_size else (obs,)
-    return OwnValues(*make_pure(resolve(reference, "critic")(spec), "critic", _key(seed, 1), inputs))
+    return OwnValues(*make_pure(resolve(reference, "critic")(spec), "critic", seeded_key(seed, 1), inputs))
 
 
-def _key(seed: int, index: int) -> Array:
+def seeded_key(seed: int, index: int) -> Array:
+    """The random key of a run's `index`-th network of a user's own."""
     data = np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
     return jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32"), index)
 
