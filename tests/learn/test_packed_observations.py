@@ -10,7 +10,9 @@ import pytest
 
 from driven_learner import Learner
 from offbeat.settings import make_learner_config
-from sequence_log import OBSERVATION, PACKED, SETTINGS, SPEC, filled, over
+from sequence_log import PACKED, SETTINGS, SPEC, filled, over
+
+OBSERVATION = 3
 
 
 def learner(precision: str = "float32", **settings: Any) -> Learner:
