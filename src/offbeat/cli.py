@@ -24,12 +24,14 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import flag, parse, show_help, wants_help
 from offbeat.ranges import setting
+from offbeat.ranks import note_end, place
 from offbeat.settings import read, settings_of
 from offbeat.training_commands import (
     DEBUG,
     RESUME_DESCRIPTION,
     read_resume,
     read_train,
+    recorded_learners,
     show_resume_help,
     show_train_help,
 )
@@ -104,6 +106,8 @@ def _train(argv: Sequence[str]) -> int:
             show_train_help(algorithm, argv)
         return 0
     config = read_train(algorithm, argv)
+    if config.run.compute.learners > 1 and place().size == 1:
+        return _launch(config.run.compute.learners, ["train", algorithm, *argv])
     from offbeat.run import api
 
     return _run_training(lambda: api.train_config(config))
@@ -116,9 +120,19 @@ def _resume(argv: Sequence[str]) -> int:
         return 0
     run, checkpoint, changes = read_resume(argv)
     path = _run_directory(run)
+    learners = changes.get("learners", recorded_learners(path))
+    if learners > 1 and place().size == 1:
+        return _launch(learners, ["resume", *argv])
     from offbeat.run import api
 
     return _run_training(lambda: api.resume(path, checkpoint=checkpoint, **changes))
+
+
+def _launch(learners: int, words: Sequence[str]) -> int:
+    """Runs the same command in several processes, which are the ranks of one run."""
+    from offbeat.learn.torch_launch import launch
+
+    return launch(learners, words)
 
 
 def _run_training(training: Callable[[], Any]) -> int:
@@ -127,6 +141,9 @@ def _run_training(training: Callable[[], Any]) -> int:
         result = training()
     except RunInterrupted as interrupted:
         result = interrupted.result
+    if place().rank:
+        return 0  # the first rank prints the path
+    note_end()
     _print(f"run: {result.path}")
     return 0
 
@@ -279,7 +296,8 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch([word for word in words if word != "--debug"])
     except (Exception, KeyboardInterrupt) as error:
         message, code = _message_and_code(error)
-        _print_error(message, with_traceback="--debug" in words)
+        if not (isinstance(error, UsageError) and place().rank):  # the first rank says the same
+            _print_error(message, with_traceback="--debug" in words)
     try:
         with _ignore_closed_pipe(sys.stdout):  # flush what the console or an environment wrote
             pass

@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,3 +109,13 @@ def part_of_batch(batch_size: int, size: int) -> int:
             f"batch_size={batch_size} cannot be divided among {size} learners equally; use batch_size={nearest}"
         )
     return batch_size // size
+
+
+END_NOTE = "OFFBEAT_END_NOTE"
+"""The environment variable that names a file, which `--learners` looks for when a run has been stopped by a signal."""
+
+
+def note_end() -> None:
+    """Called by the first rank when a run has ended as it should, or was stopped and saved."""
+    if END_NOTE in os.environ:
+        Path(os.environ[END_NOTE]).touch()

@@ -111,6 +111,13 @@ def _recorded_settings(argv: Sequence[str]) -> tuple[str | None, dict[str, Any]]
     return None, {}
 
 
+def recorded_learners(run: Path) -> int:
+    """The number of learners in the config.yaml of a run."""
+    with contextlib.suppress(UsageError, OSError):  # resume itself says what is wrong with the run
+        return int(read_yaml(run / "config.yaml").get("learners", 1))
+    return 1
+
+
 def _known_settings(algorithm: str | None) -> tuple[Setting, ...]:
     return settings_of(Run) if algorithm is None else train_settings(algorithm)
 

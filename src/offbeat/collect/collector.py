@@ -79,7 +79,10 @@ class Collector(Protocol):
     def snapshot(self) -> CollectorState: ...
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
-        """Continues from a snapshot, before the first `publish`; a sentence for whatever is not exact."""
+        """Continues from a snapshot, before the first `publish`; a sentence for whatever is not exact.
+
+        Without values, the stores hold rows that others collected, which count as polled; all episodes begin anew.
+        """
         ...
 
     def report(self) -> CollectorReport: ...

@@ -37,7 +37,8 @@ class CollectorContext:
     collectors: the number of workers. slack: vector steps that collecting may be ahead of learning. collect_ahead:
     vector steps that a worker may make without a new permit. synchronous: no worker begins a step, or a rollout, before
     all earlier ones are polled. hang_seconds: a step that takes longer is interrupted. max_crashes: crashes of a worker
-    in a row, without a row collected, that end the run.
+    in a row, without a row collected, that end the run. other_rows: rows that other learners have collected so far,
+    which count for random_steps and for exploration that decays.
     """
 
     num_envs: int
@@ -57,6 +58,7 @@ class CollectorContext:
     synchronous: bool = False
     hang_seconds: float = 60.0
     max_crashes: int = 5
+    other_rows: Callable[[], int] = int
 
     def stepper(self, rng: np.random.Generator | None = None) -> Stepper:
         """Makes all environments and a policy in this process, and the store that they write to.

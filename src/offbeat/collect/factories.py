@@ -16,7 +16,7 @@ from offbeat.replay.stores import QueuePlan
 
 def in_process(context: CollectorContext) -> Collector:
     """Steps all environments in the learner's process: one vector step per poll."""
-    return InProcess(context.stepper())
+    return InProcess(context.stepper(), context.other_rows)
 
 
 def processes(context: CollectorContext) -> Collector:

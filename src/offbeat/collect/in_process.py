@@ -22,8 +22,8 @@ def _never() -> bool:
 class InProcess:
     """Makes one vector step per `poll`, while that is allowed and the store has room; completes a begun rollout."""
 
-    def __init__(self, stepper: Stepper) -> None:
-        self._stepper = stepper
+    def __init__(self, stepper: Stepper, other_rows: Callable[[], int] = int) -> None:
+        self._stepper, self._other_rows = stepper, other_rows
         self._publication: Publication | None = None  # published and not loaded yet
         self._allowed, self._loaded, self._closed = -1, False, False
         self._stop: Callable[[], bool] = _never
@@ -49,6 +49,7 @@ class InProcess:
         if self._publication is not None and (stepper.writer.may_change_weights or not self._loaded):
             stepper.load(self._publication)
             self._publication, self._loaded = None, True
+        stepper.other_rows = self._other_rows()
         try:
             return [stepper.step()]
         except (KeyboardInterrupt, OffbeatError):
@@ -64,6 +65,8 @@ class InProcess:
         return CollectorState(*self._stepper.snapshot())
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
+        if not values:
+            return []
         if "collectors" in values:
             made = len(values["collectors"])
             raise CheckpointError(

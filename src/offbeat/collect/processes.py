@@ -257,6 +257,10 @@ class Processes(ABC, Generic[SomeSlot]):
         return self._earlier_rows + sum(slot.polled for slot in self._left)
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
+        if not values:
+            for slot in self._slots:
+                slot.polled = slot.store.rows
+            return []
         saved: list[dict[str, Any]] = values.get("collectors", [])
         if len(saved) != len(self._slots):
             raise CheckpointError(

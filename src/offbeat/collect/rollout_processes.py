@@ -67,7 +67,7 @@ class RolloutProcesses(Processes[QueueSlot]):
     def allow(self, steps: int) -> None:
         self._allowed, polled = steps, self.polled_rows
         for slot in self._slots:
-            slot.control.other_rows = polled - (slot.polled - slot.restored)
+            slot.control.other_rows = polled - (slot.polled - slot.restored) + self._context.other_rows()
             if polled > steps:
                 slot.control.permit = 0
             elif self._synchronous:
@@ -138,7 +138,7 @@ class RolloutProcesses(Processes[QueueSlot]):
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> list[str]:
         super().restore(arrays, values)
-        self._joint_rows = values["joint_rows"]
+        self._joint_rows = values.get("joint_rows", 0)
         return ["collectors begin new episodes: a checkpoint does not hold the rollouts that they were collecting"]
 
     def _restore_slot(self, slot: QueueSlot, arrays: dict[str, Array], values: dict[str, Any]) -> None:

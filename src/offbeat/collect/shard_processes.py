@@ -56,7 +56,7 @@ class ShardProcesses(Processes[ShardSlot]):
         """A vector step may begin while the steps made and permitted are at most `steps`."""
         polled = self.polled_rows
         for slot in self._slots:
-            slot.control.other_rows = polled - slot.polled
+            slot.control.other_rows = polled - slot.polled + self._context.other_rows()
         # Permits that are left are read before rows: a worker stores its rows first and counts the call as stored
         # afterwards. So a step that is stored in between counts twice, which is safe, and never not at all.
         ahead = [(slot.control.permit - slot.control.stored_calls, slot) for slot in self._slots]

@@ -15,6 +15,7 @@ from offbeat.algorithms.configs.groups import Normalisation, Optimisation, recur
 from offbeat.errors import CheckpointError, OffbeatError, UsageError
 from offbeat.learn.backend import Backend, Scalar
 from offbeat.learn.rollout_columns import count_sequences, learnable
+from offbeat.learn.saved_arrays import below, shape_differences
 from offbeat.learn.schedules import make_schedule
 from offbeat.learn.shared_statistics import GatheredPreprocessor, SharedStatistics
 from offbeat.learn.statistics import Normaliser, Preprocessor, ReturnScale
@@ -128,6 +129,14 @@ class Learner:
         for each, factor in self._factors(self.updates).items():
             if group in (None, each):
                 self._rates[each] = rate / factor if factor else rate
+
+    def own_rates(self) -> dict[str, float]:
+        """What the schedule of each group multiplies."""
+        return dict(self._rates)
+
+    def take_rates(self, rates: Array) -> None:
+        """Takes the `own_rates` of rank 0, in their order."""
+        self._rates = {group: float(rate) for group, rate in zip(self._rates, rates, strict=True)}
 
     def changed_rates(self) -> dict[str, tuple[float, float]]:
         """The groups whose rate was set: the rate in the settings, and the one that the schedule multiplies instead."""
@@ -369,31 +378,3 @@ class Learner:
             self.progress = float(arrays["progress"])
         for name, part in self.statistics().items():
             part.restore(below(arrays, f"{name}/"))
-
-
-_COUNTERS = ("updates", "observed", "rate_factor", "progress")
-_STATISTICS = ("observations", "states", "returns")
-
-
-def arrays_of_backend(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Of a learner's saved arrays, those that its backend saved."""
-    return {
-        name: array
-        for name, array in arrays.items()
-        if name not in _COUNTERS and name.partition("/")[0] not in _STATISTICS
-    }
-
-
-def below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose names begin with the prefix, by the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def shape_differences(saved: Mapping[str, Array], own: Mapping[str, Array]) -> list[str]:
-    """How saved arrays differ from one's own, in names and shapes."""
-    there, here = ({name: array.shape for name, array in each.items()} for each in (saved, own))
-    return [
-        f"{name} is {there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
-    ]

@@ -78,6 +78,11 @@ class TorchRanks:
             dist.destroy_process_group()
 
 
+def local_device(device: str, place: Place) -> str:
+    """The GPU of a rank among those of its machine; `device` where there is none."""
+    return f"cuda:{place.local % torch.cuda.device_count()}" if torch.cuda.is_available() else device
+
+
 def check_available() -> None:
     """Raises UsageError where torch was built without torch.distributed."""
     if not dist.is_available() or not dist.is_gloo_available():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from offbeat.errors import CheckpointError
-from offbeat.learn.learner import Learner, below, shape_differences
+from offbeat.learn.learner import Learner
+from offbeat.learn.saved_arrays import below, shape_differences
 from offbeat.types import Array
 
 

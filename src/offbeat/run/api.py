@@ -19,8 +19,9 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import RunInterrupted, UsageError
 from offbeat.learn.backends import learner_threads
 from offbeat.observe.console import Console
+from offbeat.ranks import Ranks, place
 from offbeat.references import name_of
-from offbeat.run import tuning
+from offbeat.run import ranked, tuning
 from offbeat.run.build import Parts, prepare
 from offbeat.run.changes import changed, check_env_kept
 from offbeat.run.checkpoint import Checkpoints
@@ -31,6 +32,8 @@ from offbeat.run.evaluation import Evaluation
 from offbeat.run.file_errors import explain_os_errors
 from offbeat.run.init_from import initialise_from
 from offbeat.run.load_policy import load_policy
+from offbeat.run.rank_checkpoint import saved_seed
+from offbeat.run.ranked_runner import FollowerDirectory
 from offbeat.run.runner import Runner
 from offbeat.run.stop import Stop
 from offbeat.run.versions import versions
@@ -80,9 +83,11 @@ def train_config(
 ) -> RunResult:
     """Trains what a config says; `env` stands in where the config can only name a Python object."""
     occupy_standard()
+    config, ranks = ranked.join(config)
     config = tuning.settled(config)
+    own = ranked.own_config(config, ranks)
     with explain_os_errors(), learner_threads(config.run.compute.threads, config.run.compute.backend):
-        parts = prepare(Environments(config, env, eval_env), callbacks)
+        parts = prepare(Environments(own, env, eval_env), callbacks, ranks, config)
         with Stop() as stop:  # from here on there is something to lose
             try:
                 told = [presets.sentence(config), presets.short_run(config)]
@@ -90,20 +95,29 @@ def train_config(
                     source, taken = initialise_from(parts.training, config.run.start.init_from)
                     config = settings_module.with_changes(config, init_from=source)  # the checkpoint of this moment
                     told.append(taken)
-                directory = RunDirectory.create(config, versions())
+                directory = _new_directory(config, ranks)
             except BaseException:
                 parts.close()
                 raise
             try:
                 with explain_os_errors(directory.path):
-                    directory.lock()
                     return _train(parts, directory, None, stop, [each for each in told if each is not None])
             except BaseException:
-                if not Checkpoints(directory.path).names():
+                if ranks.rank == 0 and not Checkpoints(directory.path).names():
                     shutil.rmtree(directory.path, ignore_errors=True)  # nothing that could be resumed or looked at
                 raise
             finally:
                 directory.unlock()
+
+
+def _new_directory(config: Config, ranks: Ranks) -> RunDirectory:
+    """The directory of a new run, locked; the first rank makes it, and the others are told where it is."""
+    if ranks.rank == 0:
+        directory = RunDirectory.create(config, versions())
+        directory.lock()
+        ranks.gather_bytes(str(directory.path.resolve()).encode())
+        return directory
+    return FollowerDirectory(Path(ranks.gather_bytes(b"")[0].decode()), ranks.rank)
 
 
 def resume(
@@ -139,6 +153,8 @@ def _resume(
     callbacks: Iterable[object] | None,
     changes: Mapping[str, Any],
 ) -> RunResult:
+    if (rank := place().rank) > 0:
+        directory = FollowerDirectory(directory.path, rank)
     directory.lock()
     try:
         snapshot = Checkpoints(directory.path).load(checkpoint)
@@ -151,9 +167,11 @@ def _resume(
                 config, env=env if isinstance(env, str) else config.run.environment.env
             )
         _check_totals(config.run, done, changes, directory.path)
+        config, ranks = ranked.join(config, changes)
         config = tuning.settled(config)
+        own = ranked.own_config(config, ranks, saved_seed(snapshot, config, ranks))
         with learner_threads(config.run.compute.threads, config.run.compute.backend):
-            parts = prepare(Environments(config, env, eval_env), callbacks)
+            parts = prepare(Environments(own, env, eval_env), callbacks, ranks, config)
             check_compatible(notes, config.algorithm, parts.training.spec)
             with Stop() as stop:
                 return _train(parts, directory, checkpoint, stop, [*told, *_finished_already(config.run, done)])
@@ -194,7 +212,7 @@ def _finished_already(run: Run, done: Mapping[str, int]) -> list[str]:
 
 def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: Stop, told: Sequence[str]) -> RunResult:
     """Trains in a directory that this process has locked, from its checkpoint if one is named. told: first lines."""
-    config, run = parts.training.config, parts.training.config.run
+    config, run = parts.training.recorded, parts.training.config.run
     with (
         Console(
             directory.path, parts.training.pace.end(run.length.total_steps), run.length.total_updates, run.output.quiet
@@ -208,7 +226,7 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
         for remark in parts.remarks:
             runner.records.note(remark)
         try:
-            for each in told:
+            for each in told if parts.training.ranks.rank == 0 else ():
                 directory.log(each)
             status = runner.train()
         except BaseException:
@@ -224,10 +242,11 @@ def _train(parts: Parts, directory: RunDirectory, checkpoint: str | None, stop: 
 
 def _introduction(config: Config, parts: Parts, directory: RunDirectory) -> list[str]:
     run, count = config.run, parts.collector.num_envs
+    count *= run.compute.learners
     steps, whole = f"{run.length.total_steps:,} steps", parts.training.pace.end(run.length.total_steps)
     if whole != run.length.total_steps:
         steps += f" ({whole:,}, to finish the last rollout)"
-    acting = parts.training.acts_in(-(-count // max(1, run.collection.collectors)))
+    acting = parts.training.acts_in(-(-parts.collector.num_envs // max(1, run.collection.collectors)))
     return [
         f"{config.algorithm} on {run.environment.env}: {count} environment{'s' * (count > 1)}, {steps}, "
         f"seed {run.start.seed}, {parts.training.learner.backend.device}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from offbeat.errors import UsageError
 from offbeat.observe.console import Console
 from offbeat.observe.loggers import check_loggers
 from offbeat.processor import slow_precision
+from offbeat.ranks import ALONE, Ranks
 from offbeat.references import make_own, resolve
 from offbeat.run.callbacks import Callbacks, combine
 from offbeat.run.compatibility import check_env_fits
@@ -29,6 +31,7 @@ from offbeat.run.environments import Environments
 from offbeat.run.evaluation import MAX_EVALUATION_ENVS
 from offbeat.run.evaluators import Evaluator, InlineEvaluator, NoEvaluator, ProcessEvaluator
 from offbeat.run.experience import collects_elsewhere
+from offbeat.run.ranked_runner import RankedRunner
 from offbeat.run.runner import Runner
 from offbeat.run.training import Training
 from offbeat.run.tuning import ahead
@@ -65,25 +68,38 @@ class Parts:
             Tracer.begin(path)
             trace = self.training.trace = Tracer(path, "learner", cpu=run.output.trace_cpu)
             self.training.learner.backend.trace_parts(trace)
-        runner = Runner(self.training, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
+        kind = Runner if self.training.ranks.size == 1 else RankedRunner
+        runner = kind(self.training, self.collector, self.evaluator, directory, console, stop, self.callbacks, trace)
         runner.unlimited = self.time_limit is None
         return runner
 
 
-def prepare(environments: Environments, callbacks: Iterable[object] | None) -> Parts:
-    """Everything that a run needs; what does not fit is refused here."""
+def prepare(
+    environments: Environments,
+    callbacks: Iterable[object] | None,
+    ranks: Ranks = ALONE,
+    recorded: Config | None = None,
+) -> Parts:
+    """Everything that a run needs; what does not fit is refused here.
+
+    ranks, recorded: as for `Training`. Only the first rank evaluates and calls callbacks.
+    """
     run = environments.config.run
     check_loggers(run.output.logger)
     gathered = combine(callbacks, run.evaluation.stop_return)
-    parts = (_with_collector if collects_elsewhere(run) else _in_one_process)(environments, gathered)
+    make = _with_collector if collects_elsewhere(run) else _in_one_process
+    parts = make(environments, gathered, partial(_training, ranks=ranks, recorded=recorded))
+    if ranks.rank:
+        parts.evaluator.close()
+        return replace(parts, evaluator=NoEvaluator(), callbacks=None, remarks=())
     slow = slow_precision(run.compute.precision, parts.training.learner.backend.device)
     return parts if slow is None else replace(parts, remarks=(*parts.remarks, slow))
 
 
-def _in_one_process(environments: Environments, callbacks: Callbacks | None) -> Parts:
+def _in_one_process(environments: Environments, callbacks: Callbacks | None, make: Callable[..., Training]) -> Parts:
     config, run = environments.config, environments.config.run
     vector = environments.training()
-    training = _training(config, vector.spec, vector.num_envs)
+    training = make(config, vector.spec, vector.num_envs)
     evaluator: Evaluator = NoEvaluator()
     if run.evaluation.eval_episodes:
         evaluator = _inline_evaluator(environments, training, vector)
@@ -106,12 +122,12 @@ def _inline_evaluator(environments: Environments, training: Training, vector: Ve
     return InlineEvaluator(evaluation, lambda: training.policy(evaluation.num_envs), run.evaluation.eval_episodes)
 
 
-def _with_collector(environments: Environments, callbacks: Callbacks | None) -> Parts:
+def _with_collector(environments: Environments, callbacks: Callbacks | None, make: Callable[..., Training]) -> Parts:
     """Collectors in processes, or one of the user's own; evaluation in a process of its own."""
     config, run = environments.config, environments.config.run
     spec, evaluation, noticed = environments.probe_specs()
     check_env_fits(spec, evaluation, OTHER_EVAL_ENV)
-    training = _training(config, spec, run.environment.num_envs)
+    training = make(config, spec, run.environment.num_envs)
     wants_infos = callbacks is not None and callbacks.handles("on_chunk")
     context = _context(training, environments.collector_maker, run.environment.num_envs, wants_infos)
     collector = _collector(context, run)
@@ -173,6 +189,7 @@ def _context(
         synchronous=training.pace.synchronous,
         hang_seconds=run.collection.hang_seconds,
         max_crashes=run.collection.max_crashes,
+        other_rows=lambda: training.steps - training.own_steps,
     )
 
 
@@ -194,8 +211,8 @@ def _generator(training: Training, worker: int, boot: int) -> dict[str, Any]:
     return dict(np.random.PCG64(np.random.SeedSequence(entropy)).state)
 
 
-def _training(config: Config, spec: EnvSpec, num_envs: int) -> Training:
-    training, run = Training(config, spec, num_envs=num_envs), config.run
+def _training(config: Config, spec: EnvSpec, num_envs: int, **of_ranks: Any) -> Training:
+    training, run = Training(config, spec, num_envs=num_envs, **of_ranks), config.run
     training.experience.plan(0, num_envs, num_envs)  # raises where memory cannot hold it
     if not training.pace.planned(run.length.total_steps):
         why, settled = training.pace.why_none(), presets.kept(config)

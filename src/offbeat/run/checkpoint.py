@@ -22,6 +22,7 @@ from offbeat.replay.segments import SEGMENT_BYTES, SEGMENT_NAME, SHARD_NAME, Sav
 from offbeat.replay.shard import Shard
 from offbeat.run.manifest import ARRAYS, STATE, Manifest, decode_manifest, encode_manifest
 from offbeat.run.snapshot import Snapshot, decode_arrays, encode_arrays, from_json, logical_parts, to_json
+from offbeat.types import Chunk
 
 _FOLDER = re.compile(r"(?P<kind>step|best)-(?P<step>[0-9]{12,18})(-(?P<repeat>[0-9]{1,6}))?")
 _TEMPORARY = ".aside-"
@@ -47,25 +48,39 @@ class Checkpoints:
         self._lineage: list[str] | None = None
 
     def save(
-        self, snapshot: Snapshot, shards: Mapping[str, Shard], step: int, ends: Mapping[str, int] | None = None
+        self,
+        snapshot: Snapshot,
+        shards: Mapping[str, Shard],
+        step: int,
+        ends: Mapping[str, int] | None = None,
+        others: Mapping[str, SavedShard] | None = None,
     ) -> str:
         """Saves the snapshot and the shards, of which it writes only new rows; returns the folder's name.
 
-        ends: by shard, the row before which to stop, if its writer has continued since the snapshot.
+        ends: by shard, the row before which to stop, if its writer has continued since the snapshot. others: shards
+        that other ranks have written with `append`.
         """
-        for name in shards:
-            if not SHARD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid shard name; use lower-case letters, digits, - and _")
         with self._explain_save_errors(f"the checkpoint at step {step} could not be saved in {self.root}"):
             self._prepare()
             lineage = self._lineage if self._lineage is not None else self._lineage_of(self._resolve_or_none("latest"))
-            ends = ends or {}
-            replay = {name: self._segment_files(name).append(shard, ends.get(name)) for name, shard in shards.items()}
-            folder = self._commit("step", step, snapshot, replay)
+            replay = self._append(shards, ends or {})
+            folder = self._commit("step", step, snapshot, {**replay, **(others or {})})
             durable.write_file(self._directory / "latest", f"{folder}\n".encode())
         self._segments = {name: self._segments[name] for name in shards}
         self._keep_lineage([*lineage, folder])
         return folder
+
+    def append(self, shards: Mapping[str, Shard], ends: Mapping[str, int] | None = None) -> dict[str, SavedShard]:
+        """Writes the new rows of shards, for a checkpoint that another process saves."""
+        with self._explain_save_errors(f"rows could not be saved in {self._replay}"):
+            durable.make_directory(self._replay)
+            return self._append(shards, ends or {})
+
+    def _append(self, shards: Mapping[str, Shard], ends: Mapping[str, int]) -> dict[str, SavedShard]:
+        for name in shards:
+            if not SHARD_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a valid shard name; use lower-case letters, digits, - and _")
+        return {name: self._segment_files(name).append(shard, ends.get(name)) for name, shard in shards.items()}
 
     def save_again(self, snapshot: Snapshot) -> str:
         """Saves a snapshot as the newest checkpoint, with the step and the replay of the newest one before it."""
@@ -124,10 +139,21 @@ class Checkpoints:
         with self._with_remedy(which):
             return self._resolve(which)
 
-    def load_replay(self, which: str, shards: Mapping[str, Shard]) -> None:
+    def continue_from(self, which: str) -> None:
+        """Later saves continue from this checkpoint, and write all rows anew."""
+        self._segments, self._lineage = {}, self._lineage_of(self._resolve(which))
+
+    def rows_of(self, which: str) -> list[tuple[int, Iterator[Chunk]]]:
+        """The rows of every shard of a checkpoint: how many, and chunks of them in their order."""
+        with self._with_remedy(which):
+            replay = self._manifest(self._resolve(which)).replay or {}
+        return [(saved.committed - saved.oldest, read_rows(self._replay, saved)) for _, saved in sorted(replay.items())]
+
+    def load_replay(self, which: str, shards: Mapping[str, Shard], *, partly: bool = False) -> None:
         """Fills the shards with the checkpoint's rows; later saves continue from this checkpoint.
 
-        A shard's capacity may differ from the saved one; a smaller shard keeps the newest rows.
+        A shard's capacity may differ from the saved one; a smaller shard keeps the newest rows. partly: the checkpoint
+        has shards of other ranks, too.
         """
         with self._with_remedy(which):
             folder = self._resolve(which)
@@ -136,6 +162,8 @@ class Checkpoints:
                 raise CheckpointError(
                     f"{self._directory / folder} holds no replay; resume from `latest` or from a step folder"
                 )
+            if partly:
+                replay = {name: saved for name, saved in replay.items() if name in shards}
             if replay.keys() != shards.keys():
                 raise CheckpointError(
                     f"{self._directory / folder} holds the shards {sorted(replay)}, this run has {sorted(shards)}; "

@@ -18,7 +18,8 @@ from offbeat.algorithms.registry import Algorithm, find_recorded, key_of
 from offbeat.coercion import lost
 from offbeat.errors import OffbeatError, UsageError
 from offbeat.learn.backends import BACKENDS, check_installed, learner_threads, make_backend
-from offbeat.learn.learner import Learner, arrays_of_backend, shape_differences
+from offbeat.learn.learner import Learner
+from offbeat.learn.saved_arrays import arrays_of_backend, shape_differences
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.compatibility import backend_of
 from offbeat.run.directory import RunDirectory

@@ -28,16 +28,16 @@ def from_replay(config: Config, spec: EnvSpec, has_end: bool, state_size: int) -
     """state_size: of the recurrent state that acts, 0 for none."""
     run, recurrence = config.run, recurrence_of(config.learner)
     _check_sequences(recurrence, spec)
-    slack = ahead(run)[0] if collects_elsewhere(run) else 0
+    slack, num_envs = ahead(run)[0] if collects_elsewhere(run) else 0, run.environment.num_envs * run.compute.learners
     pace = RatioPace(
         run.pace.updates_per_step,
         run.pace.warmup_steps,
         run.pace.pace,
-        slack=slack * run.environment.num_envs,
+        slack=slack * num_envs,
         total_steps=run.length.total_steps if has_end else ENDLESS,
         max_policy_lag=run.collection.max_policy_lag,
         synchronous=slack == 0 and run.pace.pace == "held",
-        every=1 if run.pace.update_every == 1 else run.pace.update_every * run.environment.num_envs,
+        every=1 if run.pace.update_every == 1 else run.pace.update_every * num_envs,
     )
     stored = recurrence.recurrent and recurrence.start_state == "stored"
     schema = Schema.transitions(spec, (carry_field(state_size),) if stored else ())
@@ -163,7 +163,7 @@ def from_rollouts(
     envs = -(-num_envs // run.collection.collectors) if asynchronous else num_envs
     pace = RolloutPace(
         own.rollouts.rollout_steps,
-        envs,
+        envs * run.compute.learners,
         own.rollouts.epochs * own.rollouts.minibatches,
         reuse,
         synchronous=not asynchronous,

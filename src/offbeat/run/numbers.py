@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from offbeat.collect.collector import CollectorReport
@@ -12,6 +12,12 @@ from offbeat.run.lag import PolicyLag
 from offbeat.run.progress import Progress
 from offbeat.run.training import Training
 
+COUNTED = (
+    *("episodes", "replay", "restarts", "dropped_rollouts", "stale_rollouts", "abandoned_rollouts"),
+    *("learner_waited", "collectors_waited"),
+)
+OF_ALL_RANKS = ("steps_per_second", "updates_per_second", "updates_per_step")
+"""What ranks count for themselves, and what is that of all already."""
 WHERE = ("step", "update", "wall")
 """What every line of metrics.jsonl begins with."""
 
@@ -33,6 +39,17 @@ def metrics(training: Training, progress: Progress, lag: PolicyLag, report: Coll
         **training.learner.counters(),
         **{f"{group}_rate": rate for group, rate in training.learner.rates().items()},
     }
+
+
+def merged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The numbers of several ranks as one: sums of what each counts for itself, means of all others."""
+    found = dict(each[0])
+    for name in found:
+        values = [value for numbers in each if (value := numbers.get(name)) is not None]
+        if values and name not in OF_ALL_RANKS:
+            total = sum(values)
+            found[name] = total if name in COUNTED else total / len(values)
+    return found
 
 
 def check_own(own: Mapping[str, float], numbers: Mapping[str, Any]) -> None:

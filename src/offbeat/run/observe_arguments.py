@@ -48,3 +48,13 @@ def check_rows(columns: Mapping[str, Array], spec: EnvSpec) -> None:
             f"observe: the mask forbids an action of {action.tolist()}; pass the mask that belongs to obs, and the "
             "action that was taken with it"
         )
+
+
+def logged_number(name: Any, value: Any) -> float:
+    """A number of the user's own, for the logs; UsageError if it or its name cannot be one."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"log: name={name!r} must be text that is not empty")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"log: {name}={value!r} is not a number: {error}; pass one number") from error

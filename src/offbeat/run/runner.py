@@ -21,11 +21,12 @@ from offbeat.run.lag import PolicyLag
 from offbeat.run.numbers import check_own, metrics, summary, supervision
 from offbeat.run.progress import Progress
 from offbeat.run.records import Records
+from offbeat.run.restore import restore_run
 from offbeat.run.training import Training
 from offbeat.run.versions import versions
 from offbeat.settings import flatten
 from offbeat.trace import NO_TRACE, Trace, Tracer
-from offbeat.types import Chunk, select_prefix
+from offbeat.types import Chunk
 from offbeat.weights.publication import Publication
 
 UPDATES_BETWEEN_STOP_CHECKS = 16
@@ -39,8 +40,11 @@ class Runner:
     """Drives a training and its collector through a run's directory.
 
     `stop` is asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one
-    did. unlimited: no time limit of the environment is known, and no episode was truncated yet.
+    did. unlimited: no time limit of the environment is known, and no episode was truncated yet. `RankedRunner`
+    overrides what several ranks decide together, and what only the first of them does.
     """
+
+    poll_seconds, records_type = POLL_SECONDS, Records
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class Runner:
         self.run = training.config.run
         self.progress = Progress(training, self._intervals())
         self.checkpoints = Checkpoints(directory.path, keep=self.run.output.keep_checkpoints)
-        self.records = Records(directory, console)
+        self.records = self.records_type(directory, console)
         self.hooks = RunHandle(self.agent)
         self.stop_reason: str | None = None
         self.unlimited = False
@@ -71,6 +75,15 @@ class Runner:
         collector.connect(note=self.records.note, trace=trace, stop=stop)
         evaluator.connect(note=self.records.note, trace=trace, stop=stop)
 
+    def _meet(self) -> None:
+        """Where several ranks agree on what comes next."""
+
+    def _stopping(self) -> bool:
+        return self.stop()
+
+    def _ended(self) -> bool:
+        return self.stop_reason is not None
+
     def _intervals(self) -> dict[str, int]:
         """Steps between two of each event; 0 for never."""
         output, evaluation = self.run.output, self.run.evaluation
@@ -79,31 +92,32 @@ class Runner:
     def resume(self, which: str) -> None:
         """Returns to a checkpoint: every part of the run takes its state from it, and logs lose what came after it."""
         snapshot = self.checkpoints.load(which)
-        self.training.restore(snapshot)
-        self.checkpoints.load_replay(which, self.training.shards)
-        for sentence in self.collector.restore(
-            select_prefix(snapshot.arrays, "collector/"), snapshot.values["collector"]
-        ):
+        progress, sentences = restore_run(self.training, self.collector, self.checkpoints, which, snapshot)
+        for sentence in sentences:
             self.records.note(sentence)
-        self.progress.restore(snapshot.values["progress"], snapshot.notes["progress"])
-        self.directory.log(f"resumed from {which} at step {self.progress.step}")  # before anything is changed
+        self.progress.restore(*progress)
         for event, every in self._intervals().items():
             if snapshot.notes["config"][f"{event}_every"] != every:
                 self.progress.settle(event)  # the next one is by the new interval
+        self._purge_step = self.progress.step + 1
+        self.unlimited = False  # the note about it was given when the run began
+        self._rewind(snapshot, which)
+
+    def _rewind(self, snapshot: Snapshot, which: str) -> None:
+        """Takes back what the run's files hold of the steps after a checkpoint."""
+        self.directory.log(f"resumed from {which} at step {self.progress.step}")  # before anything is changed
         self.records.rewind(snapshot.notes["files"])
         if self.records.history:
             last = self.records.history[-1]
             self._evaluated = last.step, last.version
         if self.checkpoints.remove_best_after(self.progress.step):
             self.progress.best_return = None  # it belonged to steps after the checkpoint
-        self._purge_step = self.progress.step + 1
-        self.unlimited = False  # the note about it was given when the run began
 
     def train(self) -> str:
         """Runs until the end or a request to stop; returns the status: finished or stopped."""
         begun = self.progress.step
         self.records.open_loggers(
-            self.run.output.logger, flatten(self.training.config), self._purge_step, self.run.output.quiet
+            self.run.output.logger, flatten(self.training.recorded), self._purge_step, self.run.output.quiet
         )
         self._summary("running")
         if not self.checkpoints.names():
@@ -112,15 +126,14 @@ class Runner:
             self._loop()
             self.collector.allow(-1)
             reason = self.stop_reason
-            if self.stop():
+            if self._stopping():
                 status = "stopped"
             else:
                 if self.training.learner.pending():
                     self._log()
-                status = "finished" if self._evaluate() and self._record_evaluations(0) else "stopped"
+                status = "finished" if self._conclude() else "stopped"
         except ProcessFault:
-            if self._advanced(begun):
-                self._checkpoint()  # what was collected and learned is whole: only those processes are not
+            self._rescue(begun)
             raise
         self._log_own()
         if self._purge_step is None or self._advanced(begun) or status == "stopped":
@@ -130,6 +143,14 @@ class Runner:
         self._summary(status)
         self.directory.write_status(status, force=True)
         return status
+
+    def _conclude(self) -> bool:
+        """The final evaluation; False when asked to stop meanwhile."""
+        return self._evaluate() and self._record_evaluations(0)
+
+    def _rescue(self, begun: int) -> None:
+        if self._advanced(begun):
+            self._checkpoint()  # what was collected and learned is whole: only those processes are not
 
     def _loop(self) -> None:
         # What an interrupted run left undone comes first: updates, then a log or an evaluation.
@@ -146,8 +167,8 @@ class Runner:
     def _at_end(self) -> bool:
         progress = self.progress
         by_updates = progress.total_updates is not None and progress.updates >= progress.total_updates
-        ended = progress.step >= progress.total_steps and not self.training.experience.unfinished
-        return self.stop() or by_updates or (ended and not self.training.due()) or self.stop_reason is not None
+        ended = progress.step >= progress.total_steps and not self.training.unfinished
+        return self._stopping() or by_updates or (ended and not self.training.due()) or self._ended()
 
     def _call(self, event: Callable[..., Any], *details: Any) -> None:
         if self.callbacks is not None:
@@ -169,9 +190,10 @@ class Runner:
 
     def _collect(self) -> None:
         """Takes in what collectors have stored; waits for it only where there is nothing to learn."""
-        self.collector.allow(min(self.training.ahead(), self.progress.total_steps - 1))
+        allowed = min(self.training.ahead(), self.progress.total_steps - 1)
+        self.collector.allow(self.training.own_share(allowed))
         idle = self.training.pace.synchronous or self._updates_allowed() == 0
-        chunks = checked(self.collector.poll(POLL_SECONDS if idle else 0.0), list, "poll")
+        chunks = checked(self.collector.poll(self.poll_seconds if idle else 0.0), list, "poll")
         with self.trace("take"):
             for chunk in chunks:
                 self._take(chunk)
@@ -192,20 +214,24 @@ class Runner:
         """Updates that are due, while no collector acts with weights that are too old."""
         return self.training.due(self.collector.oldest_version())
 
+    def _due_now(self) -> int:
+        self._meet()
+        return self._updates_allowed()
+
     def _learn(self) -> bool:
         """Makes the updates that are due; False when asked to stop in between (the rest is made on resume).
 
         Only some at a time where collectors run ahead, so that they get new weights, and their rows are taken in. A
         callback that ends the run leaves the rest for a resume, too, and the run ends as at its total.
         """
-        while (due := self._updates_allowed()) > 0:
-            if self.stop():
+        while (due := self._due_now()) > 0:
+            if self._stopping():
                 return False
             count = self.training.learn(min(due, max(UPDATES_BETWEEN_STOP_CHECKS, self.training.pace.group)))
             self._learned = True
             if self.callbacks is not None:
                 self._call(UpdateEvent, count, self.agent)
-                if self.stop_reason is not None:
+                if self._ended():
                     break
             if not self.training.pace.synchronous:
                 break
@@ -217,7 +243,7 @@ class Runner:
         if progress.due("log"):
             progress.settle("log")
             self._log()
-        if self.stop_reason is not None and pace.synchronous and self.training.due():
+        if self._ended() and pace.synchronous and self.training.due():
             return True  # a callback left updates undone: what comes after them comes on resume
         # The final evaluation comes after the last update.
         at_last = progress.step >= progress.total_steps and self.training.due()
@@ -225,7 +251,7 @@ class Runner:
             if not self._evaluate():
                 return False
             progress.settle("eval")
-        if progress.due("checkpoint") or self.hooks.checkpoint_requested:
+        if progress.due("checkpoint") or self._asked_for_checkpoint():
             if progress.due("checkpoint"):
                 progress.settle("checkpoint")
             if not self._at_end():
@@ -234,21 +260,29 @@ class Runner:
         return True
 
     def _log(self) -> None:
-        progress, training = self.progress, self.training
-        progress.losses = training.learner.drain() or progress.losses
-        own = training.take_logged()
-        numbers = metrics(training, progress, self._lag, self.collector.report())
+        self._log_numbers(self._numbers())
+
+    def _numbers(self) -> dict[str, Any]:
+        progress = self.progress
+        progress.losses = self.training.learner.drain() or progress.losses
+        return metrics(self.training, progress, self._lag, self.collector.report())
+
+    def _log_numbers(self, numbers: dict[str, Any]) -> None:
+        own = self.training.take_logged()
         check_own(own, numbers)
         for counter, name in (("replay", "replay"), ("ratio", "updates_per_step"), ("lag", "policy_lag")):
             if numbers[name] is not None:
                 self.trace.counter(counter, numbers[name])
         with self.trace("log"):
-            self.records.log(progress, numbers, own)
+            self.records.log(self.progress, numbers, own)
+
+    def _asked_for_checkpoint(self) -> bool:
+        return self.hooks.checkpoint_requested
 
     def _log_own(self) -> None:
         """Logs what callbacks have logged since the last line, where there will be no other line."""
         if self.training.logged:
-            self._log()
+            self._log_numbers(Runner._numbers(self))
 
     def _evaluate(self) -> bool:
         """Submits an evaluation of the weights of this moment, unless they were evaluated already.
@@ -322,9 +356,15 @@ class Runner:
     def _checkpoint(self) -> None:
         self.hooks.checkpoint_requested = False
         with self.trace("checkpoint"):
-            state = self._collector_state()
-            snapshot, step = self._snapshot(state), self.progress.step
-            name = self.checkpoints.save(snapshot, self.training.shards, step, state.ends)
+            name = self._save(self._collector_state())
+        self._saved(name)
+
+    def _save(self, state: CollectorState) -> str:
+        return self.checkpoints.save(self._snapshot(state), self.training.shards, self.progress.step, state.ends)
+
+    def _saved(self, name: str) -> None:
+        with self.trace("checkpoint"):
+            step = self.progress.step
             notes = {"algorithm": self.training.config.algorithm, "env": self.run.environment.env, "step": step}
             export_policy(
                 self.directory.path / "policy",

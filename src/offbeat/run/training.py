@@ -19,15 +19,16 @@ from offbeat.algorithms.configs.exploration import describe, own_maker
 from offbeat.algorithms.configs.groups import own_acting_module, recurrence_of
 from offbeat.algorithms.registry import ALGORITHMS, find
 from offbeat.collect.ledger import ChunkLedger
-from offbeat.deploy.document import InvalidDocument, check_policy
 from offbeat.errors import UsageError
 from offbeat.learn.backends import make_backend
 from offbeat.learn.learner import Learner
 from offbeat.learn.statistics import Preprocessor
 from offbeat.policies import Policy, choose_backend, make_policy, widths
+from offbeat.ranks import ALONE, Ranks
 from offbeat.references import make_own, name_of, resolve
 from offbeat.replay.rollouts import Rollouts
 from offbeat.replay.shard import Shard
+from offbeat.run.agreement import Agreement
 from offbeat.run.compatibility import check_backend, check_compatible
 from offbeat.run.experience import (
     check_batches,
@@ -38,9 +39,10 @@ from offbeat.run.experience import (
     own_arrays,
     replay_settings,
 )
+from offbeat.run.observe_arguments import logged_number
 from offbeat.run.pace import RolloutPace
 from offbeat.run.snapshot import Snapshot
-from offbeat.run.trials import ROWS, try_description, try_exploration, try_preprocessor
+from offbeat.run.trials import ROWS, try_description, try_document, try_exploration, try_preprocessor
 from offbeat.run.versions import versions
 from offbeat.streams import Streams
 from offbeat.trace import NO_TRACE, Trace
@@ -55,8 +57,9 @@ would leave the processor's cache before it is used."""
 class Training:
     """has_end: whether total_steps or total_updates say how long it lasts. num_envs: as the settings say if None.
 
-    one_thread: whether NumPy is held to one thread, as in a run. steps: environment steps taken in. logged: numbers of
-    the user's own, for the next log line.
+    one_thread: whether NumPy is held to one thread, as in a run. ranks: the learners that update together; `config`
+    then has the settings of this one, and `recorded` those of the run. steps: environment steps taken in, over all
+    ranks. own_steps: those of this rank. logged: numbers of the user's own, for the next log line.
     """
 
     def __init__(
@@ -67,7 +70,10 @@ class Training:
         num_envs: int | None = None,
         has_end: bool = True,
         one_thread: bool = True,
+        ranks: Ranks = ALONE,
+        recorded: Config | None = None,
     ) -> None:
+        self.ranks, self.recorded = ranks, config if recorded is None else recorded
         self.config, self.spec, self._one_thread = config, spec, one_thread
         run = config.run
         self.trace: Trace = NO_TRACE
@@ -102,27 +108,24 @@ class Training:
             self._plan()
         self.learner.check_schedules()
         self.ledger = ChunkLedger()
-        self.steps, self._checked_batches = 0, False
+        self.steps = self.own_steps = self._counted_steps = 0
+        self._checked_batches = False
         self.logged: dict[str, float] = {}
         self._policies: dict[int, Policy] = {}
         self._try_parts()
         self._published: Publication | None = None
         self._revision = (-1, -1)  # of the learner, when it was published
+        self.agreement: Agreement | None = None  # with several ranks
+        if ranks.size > 1:
+            self.learner.join(ranks)
+            self.agreement = Agreement(self, ranks)
 
     def _try_parts(self) -> None:
         """Raises UsageError for a description, a preprocessor or an exploration of the user's that could not act."""
         if self._make_preprocessor is not None and self.learner.observations is not None:
             try_preprocessor(self.learner.observations, self.spec)
         weights, backend, description = self.learner.weights(), self.learner.backend, self.policy_description()
-        try:
-            check_policy(description, self.spec, weights)
-        except InvalidDocument as error:
-            name, acting = self.algorithm.name, self.algorithm.acts_with
-            raise UsageError(
-                f"policy_description of the algorithm {name} does not describe its network {acting}: {error}. It "
-                "must be an MLP of Offbeat's (offbeat.algorithms.torch.MLP), described by a kind and its keys, or a "
-                "module that the user gives (own_networks), with the kind module"
-            ) from error
+        try_document(description, self.spec, weights, self.algorithm)
         own = self.algorithm.name not in ALGORITHMS and hasattr(backend, "acting_outputs")
         if own and description["kind"] != "module":
             try_description(description, backend, self.spec)
@@ -158,12 +161,22 @@ class Training:
         """Counts stored rows and updates the normalisers; False for rows that were counted before, by their key."""
         if check_key and not self.ledger.accept(chunk):
             return False
-        self.steps += len(chunk)
+        self._count(len(chunk))
         if self.algorithm.learns_from == "replay":
             self.learner.observe(chunk)
         else:
             self.experience.ready()  # takes over the rollout that these rows complete, so that a checkpoint holds it
         return True
+
+    def _count(self, rows: int) -> None:
+        self.own_steps += rows
+        if self.agreement is None:
+            self.steps += rows
+
+    def take_fresh_steps(self) -> int:
+        """The steps of this rank since the last call."""
+        fresh, self._counted_steps = self.own_steps - self._counted_steps, self.own_steps
+        return fresh
 
     # Updates.
 
@@ -171,14 +184,27 @@ class Training:
         """Updates to make now. oldest_version: of the weights that act at this moment, where they may be old."""
         updates, total = self.learner.updates, self.config.run.length.total_updates
         due = self.pace.due(self.steps, updates, oldest_version)
-        if due == 0 or not self.experience.ready():
+        if due == 0 or not self._ready():
             return 0
         return due if total is None else min(due, total - updates)
 
     def ahead(self) -> int:
         """Environment steps that collectors may have made; more while there is nothing to learn from yet."""
         ahead = self.pace.ahead(self.learner.updates)
-        return ahead if ahead >= self.steps or self.experience.ready() else self.steps
+        return ahead if ahead >= self.steps or self._ready() else self.steps
+
+    def own_share(self, steps: int) -> int:
+        """Steps that this rank may have made, where all ranks together may have made `steps`."""
+        return steps if self.agreement is None else self.own_steps + (steps - self.steps) // self.ranks.size
+
+    def _ready(self) -> bool:
+        """Whether there is something to learn from: on every rank, at their last meeting."""
+        return self.experience.ready() if self.agreement is None else self.agreement.ready
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rollout was begun that can be learned from only when it is complete."""
+        return self.experience.unfinished if self.agreement is None else self.agreement.unfinished
 
     def learn(self, count: int) -> int:
         """Makes up to `count` updates and returns how many; their metrics add up in the learner."""
@@ -232,18 +258,27 @@ class Training:
         if count == 0 or experience.pending is None:
             return 0
         rollout, fresh = experience.draw(self.streams.sampling, count), experience.pending.fresh
-        learner.progress = self._share_done(self.steps - int(rollout.valid.sum()))
+        least = rows = int(rollout.valid.sum())
+        if self.agreement is not None:
+            least, rows = self.agreement.rows(rows)
+        learner.progress = self._share_done(self.steps - rows)
         before = fresh and not learner.has_statistics
         if fresh:
             learner.observe_rewards(rollout)
         if before:
             learner.observe_observations(rollout.chunk())
+        self._merge_statistics()
         with self.trace("update"):
-            made = learner.learn_rollout(rollout, self.streams.sampling, count)
+            made = learner.learn_rollout(rollout, self.streams.sampling, count) if least else 0
         if fresh and not before:
             learner.observe_observations(rollout.chunk())
+        self._merge_statistics()
         experience.finish_turn()
         return made
+
+    def _merge_statistics(self) -> None:
+        if self.agreement is not None:
+            self.agreement.merge_statistics()
 
     def _share_done(self, steps: int) -> float:
         run = self.config.run
@@ -257,7 +292,7 @@ class Training:
     def set_rollout_envs(self, num_envs: int) -> None:
         """Sets how many environments a rollout has, once a loop of the user's own has shown it; 0 where it has none."""
         if num_envs and isinstance(self.pace, RolloutPace):
-            self.pace = replace(self.pace, num_envs=num_envs)
+            self.pace = replace(self.pace, num_envs=num_envs * self.ranks.size)
 
     def wants_rollout(self) -> bool:
         """Whether the rollout before has been learned from."""
@@ -267,7 +302,7 @@ class Training:
         """Takes a rollout that was collected elsewhere, to be learned from next."""
         assert isinstance(self.experience, Rollouts)
         self.experience.hold_batch(rollout)
-        self.steps += int(rollout.valid.sum())
+        self._count(int(rollout.valid.sum()))
 
     # Acting.
 
@@ -322,12 +357,7 @@ class Training:
 
     def log(self, name: str, value: Any) -> None:
         """The last value under a name is in the next log line of a run, in every logger."""
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"log: name={name!r} must be text that is not empty")
-        try:
-            self.logged[name] = float(value)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"log: {name}={value!r} is not a number: {error}; pass one number") from error
+        self.logged[name] = logged_number(name, value)
 
     def take_logged(self) -> dict[str, float]:
         """What was logged since the last call."""
@@ -342,9 +372,13 @@ class Training:
         values = {"steps": self.steps, "streams": self.streams.state(), "chunks": self.ledger.state()}
         if changed := self.learner.changed_rates():
             values["rates"] = changed
+        if self.own_steps != self.steps:
+            values["own_steps"] = self.own_steps
+        if self.ranks.size == 1 and self.config.run.start.seed != self.recorded.run.start.seed:
+            values["seeds"] = [self.config.run.start.seed]
         notes = {
             "algorithm": self.config.algorithm,
-            "config": settings_module.flatten(self.config),
+            "config": settings_module.flatten(self.recorded),
             "spec": self.spec.to_json(),
             "policy": self.policy_description(),
             "pending": self.learner.pending(),
@@ -364,5 +398,6 @@ class Training:
         self.logged = dict(snapshot.notes["logged"])
         self.ledger.restore(snapshot.values["chunks"])
         self.steps = int(snapshot.values["steps"])
+        self.own_steps = self._counted_steps = int(snapshot.values.get("own_steps", self.steps))
         self.streams.restore(snapshot.values["streams"])
         self._published = None

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.algorithms.registry import Algorithm
+from offbeat.deploy.document import InvalidDocument, check_policy
 from offbeat.errors import OffbeatError, UsageError, describe
 from offbeat.learn.statistics import Preprocessor
 from offbeat.policies import Policy
@@ -15,6 +17,19 @@ from offbeat.policies.recurrent import RecurrentPolicy
 from offbeat.types import EnvSpec, Weights
 
 ROWS = 2
+
+
+def try_document(description: Mapping[str, Any], spec: EnvSpec, weights: Weights, algorithm: Algorithm) -> None:
+    """Raises UsageError if an algorithm's description of its policy does not describe the network that acts."""
+    try:
+        check_policy(description, spec, weights)
+    except InvalidDocument as error:
+        name, acting = algorithm.name, algorithm.acts_with
+        raise UsageError(
+            f"policy_description of the algorithm {name} does not describe its network {acting}: {error}. It "
+            "must be an MLP of Offbeat's (offbeat.algorithms.torch.MLP), described by a kind and its keys, or a "
+            "module that the user gives (own_networks), with the kind module"
+        ) from error
 
 
 def try_description(description: Mapping[str, Any], backend: Any, spec: EnvSpec) -> None:

@@ -14,6 +14,7 @@ from offbeat import flat, threads
 from offbeat.algorithms.configs import Config, Run
 from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.registry import find
+from offbeat.ranks import place
 
 GRAIN, SLOW_GRAIN = 8_000_000, 64_000_000
 """Multiplications per thread in the largest product of an update, from which another thread is faster; and the same on
@@ -45,7 +46,8 @@ def work_of(config: Config) -> Work:
     products = [first * second for first, second in pairwise((*own.networks.hidden, 1))] or [1]
     if find(config.algorithm).learns_from == "replay":
         critics = flat.values(own).get("critics", 1)
-        rows, networks, per_step = float(learned_rows(own)), 2 + 2 * critics, run.pace.updates_per_step
+        rows, networks = learned_rows(own) / run.compute.learners, 2 + 2 * critics
+        per_step = run.pace.updates_per_step * run.compute.learners  # for each step of a rank's own
     else:
         rollouts, steps = own.rollouts, own.rollouts.rollout_steps * run.environment.num_envs
         rows, networks, per_step = steps / rollouts.minibatches, 2, rollouts.epochs * rollouts.minibatches / steps
@@ -85,12 +87,14 @@ def learner_threads(config: Config) -> int:
     useful = int(work.largest // (SLOW_GRAIN if slow else GRAIN))
     elsewhere = run.collection.collector == "ray" and run.ray.ray_address is not None
     here = 0 if elsewhere else run.collection.collectors
-    return max(1, min(useful, threads.cores() - round(min(here, stepping)), MOST_THREADS))
+    cores = threads.cores() // min(run.compute.learners, place().local_size)
+    return max(1, min(useful, cores - round(min(here, stepping)), MOST_THREADS))
 
 
 def _slack(run: Run) -> int:
     """Vector steps that give some tens of updates, so that learner and collectors do not wait for each other."""
-    wanted = math.ceil(UPDATES_AHEAD / (run.pace.updates_per_step * run.environment.num_envs))
+    num_envs = run.environment.num_envs * run.compute.learners
+    wanted = math.ceil(UPDATES_AHEAD / (run.pace.updates_per_step * num_envs))
     room = run.storage.capacity // run.environment.num_envs // (run.collection.collectors + 2)
     return max(0, min(max(wanted, LEAST_SLACK), MOST_SLACK, room))
 

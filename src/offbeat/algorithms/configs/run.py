@@ -244,6 +244,13 @@ class Compute:
         at_least=0,
         at_most=1024,
     )
+    learners: int = setting(
+        1,
+        "Learner processes, each with collectors and a replay of its own, which make every update together: each "
+        "contributes an equal part of batch_size. For torch.",
+        at_least=1,
+        at_most=1024,
+    )
     precision: Literal["float64", "float32", "bfloat16", "float16"] = setting(
         "float32",
         "Floating-point type of the learner. bfloat16 and float16 are mixed precision: networks compute in them, and "
@@ -276,6 +283,11 @@ class Run:
                 f"use capacity >= {num_envs}"
             )
         self._check_collectors()
+        if self.compute.learners > 1 and self.compute.backend != "torch":
+            raise UsageError(
+                f"learners={self.compute.learners} needs backend=torch: {self.compute.backend} divides each batch among"
+                f" the devices of one process; use devices={self.compute.learners} with learners=1"
+            )
         if self.storage.replay == "uniform" and self.storage.replay_kwargs:
             raise UsageError(
                 f"replay_kwargs={dict(self.storage.replay_kwargs)} has no effect, because replay is uniform: set "

@@ -1,0 +1,94 @@
+"""What all ranks of a run know: steps, statistics and wishes of each, gathered at the same moments on all.
+
+Between two meetings every rank decides by the same numbers, so that all make the same updates, and end together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offbeat.errors import OffbeatError
+from offbeat.ranks import Ranks
+
+if TYPE_CHECKING:
+    from offbeat.run.training import Training
+
+UPDATES_BETWEEN_COMPARISONS = 1_000
+"""After so many updates, the ranks compare their parameters by hash."""
+_NEVER = 2.0**53
+
+
+class Agreement:
+    """The result of the last meeting.
+
+    stop: a rank was asked to stop. ended: a callback ended the run. checkpoint: a callback asked for one. ready: all
+    have something to learn from. unfinished: a rank has begun a rollout. oldest: the oldest version that acts on any
+    rank.
+    """
+
+    def __init__(self, training: Training, ranks: Ranks) -> None:
+        self._training, self._ranks = training, ranks
+        self.stop = self.ended = self.checkpoint = self.ready = self.unfinished = False
+        self.oldest: int | None = None
+        self._compared = 0
+
+    def meet(
+        self, *, stop: bool = False, ended: bool = False, checkpoint: bool = False, oldest: int | None = None
+    ) -> None:
+        """Waits for all ranks, gathers what each has to tell, and merges new steps and statistics."""
+        training, learner = self._training, self._training.learner
+        experience, shared = training.experience, learner.shared
+        assert shared is not None
+        told: list[float] = [
+            training.take_fresh_steps(),
+            stop,
+            ended,
+            checkpoint,
+            experience.ready(),
+            experience.unfinished,
+        ]
+        told += [_NEVER if oldest is None else oldest, learner.updates]
+        rates = list(learner.own_rates().values())
+        found = self._ranks.gather(np.concatenate((told, rates, shared.take_fresh())))
+        columns = found.T
+        self.stop, self.ended, self.checkpoint = (bool(columns[index].any()) for index in (1, 2, 3))
+        self.ready, self.unfinished = bool(columns[4].all()), bool(columns[5].any())
+        least = float(columns[6].min())
+        self.oldest = None if least == _NEVER else int(least)
+        if (columns[7] != columns[7][0]).any():
+            raise OffbeatError(
+                f"the learners have made different numbers of updates, {columns[7].astype(int).tolist()}: every rank "
+                "must call update equally often, with the same count"
+            )
+        training.steps += int(columns[0].sum())
+        learner.take_rates(found[0, len(told) : len(told) + len(rates)])
+        learner.merge(found[:, len(told) + len(rates) :])
+        self._compare()
+
+    def merge_statistics(self) -> None:
+        """Merges the statistics alone, in the middle of a turn with a rollout."""
+        shared = self._training.learner.shared
+        assert shared is not None
+        if not shared.empty:
+            self._training.learner.merge(self._ranks.gather(shared.take_fresh()))
+
+    def rows(self, own: int) -> tuple[int, int]:
+        """The least number of rows in the rollout of a rank, and that of all rollouts together."""
+        found = self._ranks.gather(np.array([own]))[:, 0]
+        return int(found.min()), int(found.sum())
+
+    def of_first(self, done: bool) -> bool:
+        """What rank 0 says; that something was broken off there also stops the others."""
+        done = bool(self._ranks.gather(np.array([done]))[0, 0])
+        self.stop = self.stop or not done
+        return done
+
+    def _compare(self) -> None:
+        updates = self._training.learner.updates
+        if updates - self._compared >= UPDATES_BETWEEN_COMPARISONS:
+            self._compared = updates
+            check = getattr(self._training.learner.backend, "check_equal", None)
+            if check is not None:
+                check(updates)
