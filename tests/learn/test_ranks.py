@@ -48,7 +48,7 @@ def test_temperature_and_adaptive_rate_are_those_of_all_rows(two_ranks: Any) -> 
 def test_comparison_by_hash_names_what_differs(two_ranks: Any) -> None:
     equal, differing = two_ranks["hashes"]
     assert equal == "equal"
-    assert "after 7 updates: critic of rank 1 differ" in differing
+    assert "after 7000 updates: critic of rank 1 differ" in differing
 
 
 def test_data_of_any_length_is_gathered(two_ranks: Any) -> None:

@@ -145,6 +145,8 @@ class TorchBackend:
             if not self._checked_state:
                 check_unchanged(self.state, self._shapes)
                 self._checked_state = True
+            if self._ranks is not None:
+                self.check_equal(updates, updates + len(batches))
             return UpdateResult(metrics, torch.stack(errors).cpu().numpy() if td_errors else None)
 
     def _without_graphs(self, result: Any, rows: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -186,6 +188,8 @@ class TorchBackend:
             made, rate, metrics = self.function("learn_rollout")(
                 self.state, config, self.spec, self._steps(rollout), order, rate, count, updates
             )
+        if self._ranks is not None:
+            self.check_equal(updates, updates + made)
         if self._autograd:
             metrics = {name: [torch.as_tensor(value).detach() for value in each] for name, each in metrics.items()}
         return RolloutResult(made, rate, metrics)
@@ -231,11 +235,14 @@ class TorchBackend:
         share_first(self._tensors(), ranks)
         self._ranks = ranks
 
-    def check_equal(self, updates: int) -> None:
-        """Raises OffbeatError if parameters or optimisers differ between ranks. Buffers may: each rank has its own."""
-        from offbeat.learn.torch_ranks import check_equal
+    def check_equal(self, before: int, updates: int) -> None:
+        """Raises OffbeatError if parameters or optimisers differ between ranks, in the updates in which it is due.
 
-        if self._ranks is not None:
+        Buffers may differ: each rank has its own.
+        """
+        from offbeat.learn.torch_ranks import UPDATES_BETWEEN_COMPARISONS, check_equal
+
+        if self._ranks is not None and updates // UPDATES_BETWEEN_COMPARISONS > before // UPDATES_BETWEEN_COMPARISONS:
             check_equal(learned_tensors(self.state), self._ranks, updates)
 
     def trace_parts(self, trace: Trace) -> None:

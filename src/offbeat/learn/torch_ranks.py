@@ -18,6 +18,8 @@ from offbeat.errors import OffbeatError, UsageError
 from offbeat.ranks import Place, RankFault, Ranks
 from offbeat.types import Array
 
+UPDATES_BETWEEN_COMPARISONS = 1_000
+"""After so many updates, the ranks compare their parameters by hash."""
 TIMEOUT = timedelta(minutes=30)
 """Longer than rank 0 evaluates, while the others wait. A rank that ends is noticed at once, by its connections."""
 

@@ -23,6 +23,9 @@ from offbeat.run.environments import spec_of
 from offbeat.run.observe_arguments import check_rows, flags, shaped
 from offbeat.run.outside_rollouts import OutsideRollout
 from offbeat.run.pace import ENDLESS
+from offbeat.run.rank_checkpoint import save_agent
+from offbeat.run.ranked import join, own_config
+from offbeat.run.restore import restore_agent
 from offbeat.run.training import Training
 from offbeat.types import Array, Chunk, EnvSpec, Metrics
 from offbeat.weights.publication import Publication
@@ -303,8 +306,10 @@ class Agent:
 
     def update(self, count: int | None = None) -> Metrics:
         """Makes `count` updates, or as many as are due: by `updates_per_step` and `warmup_steps`, or all updates with a
-        rollout when it is complete. Returns mean metrics.
+        rollout when it is complete. Returns mean metrics. With several ranks, all must call it equally often.
         """
+        if self.training.agreement is not None:
+            self.training.agreement.meet()
         if count is None:
             count = self.training.due()
         if count < 0:
@@ -350,18 +355,15 @@ class Agent:
         checkpoints = self._saved.setdefault(directory, Checkpoints(directory, keep=keep))
         snapshot = self.training.snapshot()
         arrays = {**snapshot.arrays, "loop": self._counts.copy(), "loop_carry": self._carry.copy()}
-        checkpoints.save(Snapshot(arrays, snapshot.values, snapshot.notes), self.training.shards, self.steps)
+        whole = Snapshot(arrays, snapshot.values, snapshot.notes)
+        save_agent(self.training, checkpoints, whole)
         return Path(path)
 
     def load(self, path: str | Path) -> None:
         """Loads the newest checkpoint in `path`, made by an agent with the same settings."""
         directory = Path(path).resolve()
         checkpoints = Checkpoints(directory, keep=self.config.run.output.keep_checkpoints)
-        snapshot = checkpoints.load("latest")
-        self.training.restore(snapshot)
-        if self._num_envs:
-            self._open(self._num_envs)
-        checkpoints.load_replay("latest", self.training.shards)
+        snapshot = restore_agent(self.training, checkpoints, lambda: self._num_envs and self._open(self._num_envs))
         if "loop" in snapshot.arrays:  # the checkpoint of a run has none
             self._counts, self._carry = np.array(snapshot.arrays["loop"]), np.array(snapshot.arrays["loop_carry"])
         self._saved = {directory: checkpoints}
@@ -379,7 +381,9 @@ def _training(algorithm: Any, env: Any, settings: dict[str, Any]) -> Training:
     if has_end and not settings.get("total_steps"):
         settings = {**settings, "total_steps": ENDLESS}  # a run's default would end the schedules
     config = settings_module.make_config(algorithm, {"env": spec.name, **settings})
-    training = Training(config, spec, has_end=has_end, one_thread=False)
+    config, ranks = join(config)
+    options = {"has_end": has_end, "one_thread": False, "ranks": ranks, "recorded": config}
+    training = Training(own_config(config, ranks), spec, **options)
     warn_of_slow_precision(config.run.compute.precision, training.learner.backend.device)
     return training
 

@@ -15,8 +15,6 @@ from offbeat.ranks import Ranks
 if TYPE_CHECKING:
     from offbeat.run.training import Training
 
-UPDATES_BETWEEN_COMPARISONS = 1_000
-"""After so many updates, the ranks compare their parameters by hash."""
 _NEVER = 2.0**53
 
 
@@ -32,7 +30,6 @@ class Agreement:
         self._training, self._ranks = training, ranks
         self.stop = self.ended = self.checkpoint = self.ready = self.unfinished = False
         self.oldest: int | None = None
-        self._compared = 0
 
     def meet(
         self, *, stop: bool = False, ended: bool = False, checkpoint: bool = False, oldest: int | None = None
@@ -65,7 +62,6 @@ class Agreement:
         training.steps += int(columns[0].sum())
         learner.take_rates(found[0, len(told) : len(told) + len(rates)])
         learner.merge(found[:, len(told) + len(rates) :])
-        self._compare()
 
     def merge_statistics(self) -> None:
         """Merges the statistics alone, in the middle of a turn with a rollout."""
@@ -84,11 +80,3 @@ class Agreement:
         done = bool(self._ranks.gather(np.array([done]))[0, 0])
         self.stop = self.stop or not done
         return done
-
-    def _compare(self) -> None:
-        updates = self._training.learner.updates
-        if updates - self._compared >= UPDATES_BETWEEN_COMPARISONS:
-            self._compared = updates
-            check = getattr(self._training.learner.backend, "check_equal", None)
-            if check is not None:
-                check(updates)

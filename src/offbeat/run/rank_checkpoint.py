@@ -16,6 +16,7 @@ from offbeat.replay.segments import SavedShard
 from offbeat.replay.shard import Shard
 from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.snapshot import Snapshot, decode_arrays, encode_arrays, from_json, to_json
+from offbeat.run.training import Training
 from offbeat.types import Array, select_prefix
 
 Kind = TypeVar("Kind")
@@ -64,6 +65,15 @@ def save_together(
         if "failure" in each:
             raise CheckpointError(each["failure"])
     return str(said["name"])
+
+
+def save_agent(training: Training, checkpoints: Checkpoints, snapshot: Snapshot) -> None:
+    """Saves an agent of a loop of the user's own; of several ranks, all together."""
+    if training.ranks.size == 1:
+        checkpoints.save(snapshot, training.shards, training.steps)
+        return
+    seed = training.config.run.start.seed
+    save_together(training.ranks, checkpoints, snapshot, training.shards, training.steps, None, seed)
 
 
 def _part(snapshot: Snapshot, saved: Mapping[str, SavedShard]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def join(config: Config, given: Mapping[str, Any] | None = None) -> tuple[Config
         )
     if config.run.compute.backend != "torch":
         refuse_backend(config.run.compute.backend, here.size)
-    return replace(config, run=flat.overlay(config.run, {"learners": here.size})), _joined()
+    return replace(config, run=flat.overlay(config.run, {"learners": here.size})), process_ranks()
 
 
 def refuse_backend(backend: str, learners: int) -> None:
@@ -52,7 +52,7 @@ def refuse_backend(backend: str, learners: int) -> None:
 _RANKS: list[Ranks] = []
 
 
-def _joined() -> Ranks:
+def process_ranks() -> Ranks:
     """The ranks of this process, which joins them once."""
     if not _RANKS:
         from offbeat.learn.torch_ranks import TorchRanks

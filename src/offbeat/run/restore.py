@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from offbeat.collect.collector import Collector
@@ -12,6 +12,24 @@ from offbeat.run.redistribution import divide_replay, progress_of, restore_learn
 from offbeat.run.snapshot import Snapshot
 from offbeat.run.training import Training
 from offbeat.types import select_prefix
+
+
+def restore_agent(training: Training, checkpoints: Checkpoints, open_store: Callable[[], Any]) -> Snapshot:
+    """Loads the newest checkpoint into an agent of a loop of the user's own; returns the snapshot of this rank.
+
+    open_store: called between the learner's state and the rows, which then have a place.
+    """
+    snapshot, ranks = checkpoints.load("latest"), training.ranks
+    if size_of(snapshot) != ranks.size:
+        restore_learned(training, snapshot)
+        divide_replay(checkpoints, "latest", training)
+        return Snapshot()
+    own = part_of(snapshot, ranks.rank)
+    training.restore(own)
+    open_store()
+    checkpoints.load_replay("latest", of_rank(training.shards, ranks.rank), partly=ranks.size > 1)
+    return own
+
 
 Progressed = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Counters and bookkeeping of a run's progress."""

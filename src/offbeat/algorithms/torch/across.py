@@ -54,13 +54,24 @@ def mean(value: Tensor) -> Tensor:
 
 
 def sums(first: Tensor, *others: Tensor | float) -> tuple[Any, ...]:
-    """The sum of each number () over all ranks, by one call."""
+    """The sum over all ranks of tensors of one shape, or numbers, by one call."""
     ranks = _RANKS.get()
     if ranks is None:
         return first, *others
-    stacked = torch.stack([first, *(torch.as_tensor(each, dtype=first.dtype, device=first.device) for each in others)])
+    stacked = torch.stack([first, *(torch.as_tensor(each).to(first).expand_as(first) for each in others)])
     ranks.add_up(stacked)
     return stacked.unbind()
+
+
+def mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor, Any]:
+    """Mean and unbiased variance over the rows (R, ...) of all ranks, and how many these are; 0 for one row."""
+    if not several():
+        mean = rows.mean(0)
+        return mean, rows.var(0) if len(rows) > 1 else torch.zeros_like(mean), len(rows)
+    total, count = sums(rows.sum(0), len(rows))
+    mean = total / count
+    (squares,) = sums((rows - mean).square().sum(0))
+    return mean, squares / (count - 1).clamp(min=1), count
 
 
 def smallest(number: int) -> int:

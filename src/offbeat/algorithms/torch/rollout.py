@@ -50,10 +50,8 @@ def normalised(advantage: Tensor, among: Tensor) -> Tensor:
     """
     if not across.several():
         return (advantage - among.mean()) / (among.std() + 1e-8) if len(among) > 1 else advantage
-    total, count = across.sums(among.sum(), len(among))
-    mean = total / count
-    (squares,) = across.sums((among - mean).square().sum())
-    return (advantage - mean) / ((squares / (count - 1)).sqrt() + 1e-8)
+    mean, variance, _ = across.mean_and_variance(among)
+    return (advantage - mean) / (variance.sqrt() + 1e-8)
 
 
 class RolloutRows:

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from offbeat.ranks import place
+
 logger = logging.getLogger("offbeat.compat.skrl")
 logger.setLevel(logging.INFO)
 if not logger.handlers:
@@ -37,7 +39,7 @@ class TorchConfig:
 
     @property
     def device(self) -> torch.device:
-        """The default device: CUDA where there is one, else the CPU."""
+        """The default device: CUDA where there is one (that of this rank), else the CPU."""
         return self.parse_device(self._device)
 
     @device.setter
@@ -47,7 +49,7 @@ class TorchConfig:
     @staticmethod
     def parse_device(device: str | torch.device | None, validate: bool = True) -> torch.device:
         """The device of a name; the default device, with a warning, where the name is wrong or it is not there."""
-        default = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        default = torch.device(f"cuda:{place().local}" if torch.cuda.is_available() else "cpu")
         if device is None:
             return default
         try:

@@ -21,6 +21,7 @@ from offbeat.compat.skrl.envs.wrappers.wrapper import valid_rows
 from offbeat.compat.skrl.framework import logger
 from offbeat.errors import UsageError
 from offbeat.observe.tensorboard import TensorBoard
+from offbeat.ranks import place
 
 RESUME = "OFFBEAT_RESUME"
 """An environment variable: the experiment directory of a run that ended before its time, to be continued."""
@@ -47,8 +48,16 @@ class AnyAgent(ABC):
         device: Any = None,
     ) -> None:
         variable, learners = self.arrays.learners
-        if learners > 1:
-            raise UsageError(f"{variable}={learners}: several learners are not there yet; start one process")
+        if learners > 1 and variable != "WORLD_SIZE":
+            raise UsageError(
+                f"{variable}={learners}: several learners need torch, not JAX; start one process, or use "
+                "offbeat.compat.skrl.agents.torch with torchrun"
+            )
+        if learners > 1 and RESUME in os.environ:
+            raise UsageError(
+                f"{variable}={learners}: {RESUME} holds the memory of one learner; start one process to resume, or load"
+                " the agent's file and start anew"
+            )
         self.training = False
         self.models, self.memory, self.device = models, memory, self.arrays.device(device)
         self.observation_space, self.state_space, self.action_space = observation_space, state_space, action_space
@@ -61,6 +70,8 @@ class AnyAgent(ABC):
         self.episodes = EpisodeTracker()
         self.write_interval: Any = _interval("write_interval", cfg.experiment.write_interval)
         self.checkpoint_interval: Any = _interval("checkpoint_interval", cfg.experiment.checkpoint_interval)
+        if learners > 1 and place().rank:  # only the first rank writes files
+            self.write_interval = self.checkpoint_interval = 0
         self.checkpoint_modules: dict[str, Any] = {}
         self.checkpoint_best_modules: dict[str, Any] = {"timestep": 0, "reward": -np.inf, "saved": True, "modules": {}}
         self.writer: TensorBoard | None = None

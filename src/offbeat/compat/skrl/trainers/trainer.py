@@ -20,6 +20,7 @@ from offbeat.compat.skrl.envs.wrappers.wrapper import scoped
 from offbeat.compat.skrl.framework import logger
 from offbeat.compat.skrl.utils import ScopedTimer
 from offbeat.errors import UsageError
+from offbeat.ranks import place
 
 REPORTS = 200
 """The progress bar moves this many times in a run."""
@@ -218,7 +219,7 @@ class AnyTrainer:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-        hidden, total = self.cfg.disable_progressbar, self.cfg.timesteps
+        hidden, total = True if place().rank else self.cfg.disable_progressbar, self.cfg.timesteps
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         disable = not sys.stdout.isatty() if hidden is None else hidden
         every = max(1, total // REPORTS)

@@ -17,11 +17,13 @@ from offbeat.errors import UsageError
 def set_seed(seed: int | None = None, deterministic: bool = False) -> int:
     """Seeds Python, NumPy, torch, JAX, and what agents, memories and environments derive from it; returns the seed.
 
-    None draws one. deterministic: torch then uses deterministic algorithms only, and raises where there is none.
+    None draws one. Under torchrun, each rank adds its number. deterministic: torch then uses deterministic algorithms
+    only, and raises where there is none.
     """
     seed = int.from_bytes(os.urandom(4), "little") % 2**31 if seed is None else int(seed)
     if not 0 <= seed < 2**32:
         raise UsageError(f"set_seed: seed={seed} is out of range: NumPy takes 0 to {2**32 - 1}")
+    seed += config.torch.rank if config.torch.is_distributed else 0
     logger.info(f"Seed: {seed}")
     os.environ["PYTHONHASHSEED"] = str(seed)
     random.seed(seed)

@@ -21,6 +21,8 @@ from offbeat.compat.skrl.agents.torch.sac.optimizers import AgentScaler
 from offbeat.compat.skrl.agents.torch.sac.sequences import SequenceInputs
 from offbeat.learn.learner import Learner
 from offbeat.learn.torch import TorchBackend
+from offbeat.ranks import place
+from offbeat.run.ranked import process_ranks
 from offbeat.types import EnvSpec
 
 Preprocess = Callable[..., Any]
@@ -187,9 +189,16 @@ class ModelsBackend(TorchBackend):
 def make_learner(
     module: OwnModelsSAC, config: SACConfig, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> Learner:
-    """The learner around the user's modules, whose parameters it makes views of flat vectors."""
+    """The learner around the user's modules, whose parameters it makes views of flat vectors.
+
+    Under torchrun it is one of several ranks, which begin with the weights of the first and average their gradients.
+    """
     spec = spec_of(sizes)
     precision = str(dtype).removeprefix("torch.")
     rng = np.random.default_rng(0)  # draws nothing: the user's modules have their first weights
     backend = ModelsBackend(module, config, spec, rng=rng, device=str(device), precision=precision)
-    return Learner(config, spec, backend, groups=GROUPS, dtype=np.float64 if dtype == torch.float64 else np.float32)
+    numbers = np.float64 if dtype == torch.float64 else np.float32
+    learner = Learner(config, spec, backend, groups=GROUPS, dtype=numbers)
+    if place().size > 1:
+        learner.join(process_ranks())
+    return learner

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offbeat.algorithms.torch.across import mean_and_variance
 from offbeat.compat.skrl.framework import config
 from offbeat.compat.skrl.utils.spaces.torch import compute_space_size
 
@@ -56,10 +57,12 @@ class RunningStandardScaler(nn.Module):
             return ((x - mean) / (deviation + self.epsilon)).clamp(-self.clip_threshold, self.clip_threshold)
 
     def _merge(self, rows: Tensor) -> None:
-        """Adds rows (R, size) to the statistics (Chan et al.); of a single row, the variance is 0."""
-        mean = rows.mean(0)
-        variance = rows.var(0) if len(rows) > 1 else torch.zeros_like(mean)
-        count, delta = len(rows), mean - self.running_mean
+        """Adds rows (R, size) to the statistics (Chan et al.); of a single row, the variance is 0.
+
+        In an update of several ranks, these are the rows of all.
+        """
+        mean, variance, count = mean_and_variance(rows)
+        delta = mean - self.running_mean
         total = self.current_count + count
         squares = self.running_variance * self.current_count + variance * count
         squares = squares + delta.square() * (self.current_count * count / total)
