@@ -188,6 +188,11 @@ class Learner:
         assert self.shared is not None
         self._observed += self.shared.merge(found)
 
+    def merge_all(self) -> None:
+        """Gathers and merges them at once; nothing for a learner without others."""
+        if self.shared is not None and not self.shared.empty:
+            self.merge(self.shared.gather())
+
     def observe_rewards(self, rollout: RolloutBatch) -> None:
         """The rewards of a rollout, step by step."""
         if self.returns is not None:

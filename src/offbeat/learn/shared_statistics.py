@@ -69,6 +69,10 @@ class SharedStatistics:
         rows, self.rows = self.rows, 0
         return np.concatenate(([rows], *(each.take_fresh() for each in self._moments)))
 
+    def gather(self) -> Array:
+        """`take_fresh` of every rank."""
+        return self._ranks.gather(self.take_fresh())
+
     def merge(self, found: Array) -> int:
         """Merges the numbers of all ranks, (K, n); returns the rows that they have seen."""
         parts = np.split(found, np.cumsum(self._sizes)[:-1], axis=1)

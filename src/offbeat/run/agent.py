@@ -24,7 +24,7 @@ from offbeat.run.observe_arguments import check_rows, flags, shaped
 from offbeat.run.outside_rollouts import OutsideRollout
 from offbeat.run.pace import ENDLESS
 from offbeat.run.rank_checkpoint import save_agent
-from offbeat.run.ranked import join, own_config
+from offbeat.run.ranked import training_of_rank
 from offbeat.run.restore import restore_agent
 from offbeat.run.training import Training
 from offbeat.types import Array, Chunk, EnvSpec, Metrics
@@ -381,9 +381,7 @@ def _training(algorithm: Any, env: Any, settings: dict[str, Any]) -> Training:
     if has_end and not settings.get("total_steps"):
         settings = {**settings, "total_steps": ENDLESS}  # a run's default would end the schedules
     config = settings_module.make_config(algorithm, {"env": spec.name, **settings})
-    config, ranks = join(config)
-    options = {"has_end": has_end, "one_thread": False, "ranks": ranks, "recorded": config}
-    training = Training(own_config(config, ranks), spec, **options)
+    training = training_of_rank(config, spec, has_end)
     warn_of_slow_precision(config.run.compute.precision, training.learner.backend.device)
     return training
 

@@ -63,13 +63,6 @@ class Agreement:
         learner.take_rates(found[0, len(told) : len(told) + len(rates)])
         learner.merge(found[:, len(told) + len(rates) :])
 
-    def merge_statistics(self) -> None:
-        """Merges the statistics alone, in the middle of a turn with a rollout."""
-        shared = self._training.learner.shared
-        assert shared is not None
-        if not shared.empty:
-            self._training.learner.merge(self._ranks.gather(shared.take_fresh()))
-
     def rows(self, own: int) -> tuple[int, int]:
         """The least number of rows in the rollout of a rank, and that of all rollouts together."""
         found = self._ranks.gather(np.array([own]))[:, 0]

@@ -6,6 +6,7 @@ contributes an equal part. Steps and updates are counted over all ranks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ from offbeat import flat
 from offbeat.algorithms.configs import Config
 from offbeat.errors import UsageError
 from offbeat.ranks import ALONE, Place, Ranks, own_seed, part_of_batch, place
+from offbeat.run.training import Training
+from offbeat.types import EnvSpec
 
 START = "torchrun --nproc-per-node {} your_script.py"
 
@@ -39,6 +42,7 @@ def join(config: Config, given: Mapping[str, Any] | None = None) -> tuple[Config
         )
     if config.run.compute.backend != "torch":
         refuse_backend(config.run.compute.backend, here.size)
+    part_of_batch(flat.values(config.learner).get("batch_size", 0), here.size)  # before a rank waits for another
     return replace(config, run=flat.overlay(config.run, {"learners": here.size})), process_ranks()
 
 
@@ -55,6 +59,7 @@ _RANKS: list[Ranks] = []
 def process_ranks() -> Ranks:
     """The ranks of this process, which joins them once."""
     if not _RANKS:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # our own error says it when a connection is lost
         from offbeat.learn.torch_ranks import TorchRanks
 
         _RANKS.append(TorchRanks.join(place()))
@@ -84,3 +89,10 @@ def own_device(device: str, here: Place) -> str:
     from offbeat.learn.torch_ranks import local_device
 
     return local_device(device, here)
+
+
+def training_of_rank(config: Config, spec: EnvSpec, has_end: bool) -> Training:
+    """The training of this process, alone or one of several ranks, for a loop of the user's own."""
+    config, ranks = join(config)
+    own = own_config(config, ranks)
+    return Training(own, spec, has_end=has_end, one_thread=False, ranks=ranks, recorded=config)

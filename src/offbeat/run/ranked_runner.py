@@ -56,6 +56,10 @@ class RankedRunner(Runner):
             oldest=self.collector.oldest_version(),
         )
 
+    def _agreed(self, decide: Callable[[], int]) -> int:
+        self._meet()
+        return decide()
+
     def _stopping(self) -> bool:
         return self._agreement.stop
 

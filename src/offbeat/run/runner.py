@@ -40,8 +40,7 @@ class Runner:
     """Drives a training and its collector through a run's directory.
 
     `stop` is asked between two steps of anything that takes time. stop_reason: why a callback ended the run, if one
-    did. unlimited: no time limit of the environment is known, and no episode was truncated yet. `RankedRunner`
-    overrides what several ranks decide together, and what only the first of them does.
+    did. unlimited: no time limit of the environment is known, and no episode was truncated yet. See `RankedRunner`.
     """
 
     poll_seconds, records_type = POLL_SECONDS, Records
@@ -75,8 +74,8 @@ class Runner:
         collector.connect(note=self.records.note, trace=trace, stop=stop)
         evaluator.connect(note=self.records.note, trace=trace, stop=stop)
 
-    def _meet(self) -> None:
-        """Where several ranks agree on what comes next."""
+    def _agreed(self, decide: Callable[[], int]) -> int:
+        return decide()  # several ranks exchange what it depends on first
 
     def _stopping(self) -> bool:
         return self.stop()
@@ -145,7 +144,6 @@ class Runner:
         return status
 
     def _conclude(self) -> bool:
-        """The final evaluation; False when asked to stop meanwhile."""
         return self._evaluate() and self._record_evaluations(0)
 
     def _rescue(self, begun: int) -> None:
@@ -214,17 +212,13 @@ class Runner:
         """Updates that are due, while no collector acts with weights that are too old."""
         return self.training.due(self.collector.oldest_version())
 
-    def _due_now(self) -> int:
-        self._meet()
-        return self._updates_allowed()
-
     def _learn(self) -> bool:
         """Makes the updates that are due; False when asked to stop in between (the rest is made on resume).
 
         Only some at a time where collectors run ahead, so that they get new weights, and their rows are taken in. A
         callback that ends the run leaves the rest for a resume, too, and the run ends as at its total.
         """
-        while (due := self._due_now()) > 0:
+        while (due := self._agreed(self._updates_allowed)) > 0:
             if self._stopping():
                 return False
             count = self.training.learn(min(due, max(UPDATES_BETWEEN_STOP_CHECKS, self.training.pace.group)))

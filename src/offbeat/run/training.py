@@ -267,18 +267,14 @@ class Training:
             learner.observe_rewards(rollout)
         if before:
             learner.observe_observations(rollout.chunk())
-        self._merge_statistics()
+        learner.merge_all()
         with self.trace("update"):
             made = learner.learn_rollout(rollout, self.streams.sampling, count) if least else 0
         if fresh and not before:
             learner.observe_observations(rollout.chunk())
-        self._merge_statistics()
+        learner.merge_all()
         experience.finish_turn()
         return made
-
-    def _merge_statistics(self) -> None:
-        if self.agreement is not None:
-            self.agreement.merge_statistics()
 
     def _share_done(self, steps: int) -> float:
         run = self.config.run
