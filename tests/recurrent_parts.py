@@ -10,26 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from offbeat import flat
-from offbeat.algorithms.configs import DQN, SAC, TD3
-from offbeat.algorithms.configs.groups import Recurrence
 from offbeat.algorithms.torch.batch import Batch
-from offbeat.ranges import group
 from offbeat.types import EnvSpec
-
-
-@dataclass(frozen=True)
-class RecurrentSAC(SAC):
-    recurrence: Recurrence = group(Recurrence)
-
-
-@dataclass(frozen=True)
-class RecurrentTD3(TD3):
-    recurrence: Recurrence = group(Recurrence)
-
-
-@dataclass(frozen=True)
-class RecurrentDQN(DQN):
-    recurrence: Recurrence = group(Recurrence)
 
 
 def config_of(kind: type, **settings: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from offbeat import flat
-from offbeat.algorithms.configs import APPO, PPO
+from offbeat.algorithms.configs import APPO, DQN, PPO, SAC, TD3
 from offbeat.algorithms.configs.checks import check_config
 from offbeat.algorithms.configs.groups import learned_rows
 from offbeat.algorithms.packing import Packing
@@ -24,9 +24,6 @@ from offbeat.algorithms.torch.recurrent import Recurrent
 from offbeat.errors import UsageError
 from recurrent_parts import (
     OwnGRU,
-    RecurrentDQN,
-    RecurrentSAC,
-    RecurrentTD3,
     Sequences,
     config_of,
     random_sequences,
@@ -37,12 +34,12 @@ from specs import choice_spec, vector_spec
 TOLERANCE = {"rtol": 0, "atol": 1e-9}
 CPU = torch.device("cpu")
 OFF_POLICY = {
-    "sac": (sac, RecurrentSAC, vector_spec(state=2)),
-    "redq": (sac, partial(config_of, RecurrentSAC, critics=3, target_subset=2, actor_value="mean"), vector_spec()),
-    "discrete sac": (sac_discrete, RecurrentSAC, choice_spec()),
-    "td3": (td3, RecurrentTD3, vector_spec()),
-    "dqn": (dqn, RecurrentDQN, choice_spec()),
-    "dueling dqn": (dqn, partial(config_of, RecurrentDQN, dueling=True), choice_spec()),
+    "sac": (sac, SAC, vector_spec(state=2)),
+    "redq": (sac, partial(config_of, SAC, critics=3, target_subset=2, actor_value="mean"), vector_spec()),
+    "discrete sac": (sac_discrete, SAC, choice_spec()),
+    "td3": (td3, TD3, vector_spec()),
+    "dqn": (dqn, DQN, choice_spec()),
+    "dueling dqn": (dqn, partial(config_of, DQN, dueling=True), choice_spec()),
 }
 off_policy = pytest.mark.parametrize("algorithm", OFF_POLICY)
 every_network = pytest.mark.parametrize("network", ["rnn", "gru", "lstm", OwnGRU], ids=str)
@@ -190,7 +187,7 @@ def test_actor_and_value_of_ppo_take_sequences(kind: type, spec: Any, network: A
 def test_weights_are_named_by_layer_below_and_above_the_trunk() -> None:
     names = {}
     for network in ("gru", OwnGRU):
-        config = config_of(RecurrentSAC, network=network)
+        config = config_of(SAC, network=network)
         actor, critic = make_actor_and_critics(config, vector_spec(), np.random.default_rng(0), CPU, torch.float32, 4)
         names[network] = [name for name, _ in actor.named()]
         shapes = {name: tuple(tensor.shape) for name, tensor in critic.named()}
@@ -302,4 +299,4 @@ def test_settings_of_recurrent_networks_are_accepted() -> None:
 
 
 def _overlaid(**settings: Any) -> Any:
-    return flat.overlay(RecurrentSAC(), settings)
+    return flat.overlay(SAC(), settings)

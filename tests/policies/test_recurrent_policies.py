@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from offbeat.algorithms.configs import DQN, SAC, TD3
 from offbeat.algorithms.torch import dqn, sac, td3
 from offbeat.deploy import export_policy, load_policy
 from offbeat.errors import CheckpointError, UsageError
@@ -17,7 +18,7 @@ from offbeat.policies.mlp import MLPPolicy
 from offbeat.policies.recurrent import PARTS
 from offbeat.types import Array
 from offbeat.weights.publication import Publication
-from recurrent_parts import OwnGRU, RecurrentDQN, RecurrentSAC, RecurrentTD3, config_of
+from recurrent_parts import OwnGRU, config_of
 from specs import choice_spec, vector_spec
 
 CELLS = {"rnn": torch.nn.RNNCell, "gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}
@@ -76,7 +77,7 @@ def test_acting_equals_torchs_cells_over_200_steps_with_resets(kind: str, backen
 @pytest.mark.parametrize("network", [*CELLS, OwnGRU], ids=str)
 @pytest.mark.parametrize(
     ("module", "kind", "spec"),
-    [(sac, RecurrentSAC, SPEC), (td3, RecurrentTD3, SPEC), (dqn, RecurrentDQN, choice_spec())],
+    [(sac, SAC, SPEC), (td3, TD3, SPEC), (dqn, DQN, choice_spec())],
     ids=["sac", "td3", "dqn"],
 )
 def test_stored_states_replayed_through_the_learners_network_give_the_actions(
