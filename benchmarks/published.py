@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,24 +69,34 @@ def train(task: Task, seed: int, work: Path, collectors: int = 0, backend: str =
     """Trains one run, unless it is finished already: its final evaluation, learning curve and time."""
     name = f"{task.name}-{task.steps}-{seed}" + (f"-collectors-{collectors}" if collectors else "")
     name += f"-{backend}" if backend != "torch" else ""
-    path = work / name
+    flags = {"env": task.environment, "total-steps": task.steps, "seed": seed, "eval-episodes": EPISODES}
+    flags |= {"eval-every": task.steps // 10, "backend": backend} | ({"collectors": collectors} if collectors else {})
+    return {"seed": seed, **run_to_end(work / name, task.algorithm, flags)}
+
+
+def run_to_end(
+    path: Path, algorithm: str, flags: Mapping[str, Any], variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Runs the command with one thread in `path`, unless that run is finished: the final evaluation, curve and time.
+
+    variables: of the environment, beside those of this process.
+    """
     if not finished(path):
-        command = [sys.executable, "-m", "offbeat", "train", task.algorithm, "--env", task.environment]
-        flags = {"total-steps": task.steps, "seed": seed, "threads": 1, "out": work, "eval-episodes": EPISODES}
-        flags |= {"eval-every": task.steps // 10, "checkpoint-every": 0, "name": name}
-        flags |= {"backend": backend} | ({"collectors": collectors} if collectors else {})
-        for flag, value in flags.items():
+        command = [sys.executable, "-m", "offbeat", "train", algorithm]
+        more = {"threads": 1, "checkpoint-every": 0, "out": path.parent, "name": path.name}
+        for flag, value in {**flags, **more}.items():
             command += [f"--{flag}", str(value)]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         if path.exists():
             command = [sys.executable, "-m", "offbeat", "resume", str(path)]
-        subprocess.run([*command, "--quiet"], check=True, env=os.environ | limits, stdout=subprocess.DEVNULL)
+        variables = os.environ | limits | dict(variables or {})
+        subprocess.run([*command, "--quiet"], check=True, env=variables, stdout=subprocess.DEVNULL)
     summary = json.loads((path / "summary.json").read_text())
     lines = [json.loads(line) for line in (path / "evaluations.jsonl").read_text().splitlines()]
     return {
-        "seed": seed,
         "mean_return": summary["evaluation"]["mean_return"],
         "std_return": summary["evaluation"]["std_return"],
+        **{key: value for key, value in summary["evaluation"].items() if key == "success_rate"},
         "wall_seconds": summary["wall_seconds"],
         "curve": [[line["step"], statistics.mean(line["returns"])] for line in lines],
     }

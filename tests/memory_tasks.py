@@ -1,4 +1,7 @@
-"""Tasks that need a memory: a cue that is seen once, and Pendulum without its velocity."""
+"""Tasks that need a memory, and settings that learn them: a cue that is seen once, and Pendulum without its velocity.
+
+benchmarks/memory.py trains them with several seeds, and slow tests with one.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,28 @@ def cue(discrete: bool = False, delay: int = DELAY) -> Cue:
 
 def pendulum() -> gymnasium.Env[Any, Any]:
     return WithoutVelocity(gymnasium.make("Pendulum-v1"))
+
+
+def stacked_pendulum(steps: int = 3) -> gymnasium.Env[Any, Any]:
+    """With the observations of the last steps in one, which tell the velocity without a memory."""
+    return gymnasium.wrappers.FlattenObservation(gymnasium.wrappers.FrameStackObservation(pendulum(), steps))
+
+
+PENDULUM: dict[str, Any] = {"total_steps": 40_000, "hidden": (64, 64), "updates_per_step": 0.25}
+PENDULUM_MEMORY: dict[str, Any] = {
+    **{"network": "gru", "recurrent_size": 64, "sequence_length": 10, "burn_in": 4, "batch_size": 32},
+}
+"""For SAC, which learns 320 rows in an update with these, and 256 without."""
+
+CUE: dict[str, Any] = {"total_steps": 20_000, "hidden": (32,), "updates_per_step": 0.2}
+CUE_MEMORY: dict[str, Any] = {"network": "gru", "recurrent_size": 32, "sequence_length": 42, "batch_size": 32}
+"""For SAC."""
+
+CUE_ROLLOUTS: dict[str, Any] = {
+    **{"env_kwargs": {"discrete": True}, "total_steps": 200_000, "num_envs": 16, "hidden": (32,)},
+    **{"rollout_steps": 84, "epochs": 4, "minibatches": 4, "gamma": 0.9, "gae_lambda": 0.5},
+    **{"learning_rate": 1e-3, "schedule": "linear", "entropy_coefficient": 0.01, "max_episode_steps": DELAY + 1},
+}
+CUE_ROLLOUTS_MEMORY: dict[str, Any] = {"network": "gru", "recurrent_size": 32, "sequence_length": 21}
+"""For PPO and APPO. With a constant rate of 2e-3, a policy that was always right was now and then lost within a turn:
+all rewards are equal then, and normalised advantages are noise."""

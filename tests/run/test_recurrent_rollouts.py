@@ -1,7 +1,8 @@
-"""Runs of recurrent PPO and APPO: stored states, collectors, evaluation, a loop of one's own, and a memory task."""
+"""Runs of recurrent PPO and APPO: stored states, collectors, evaluation, a loop of one's own."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 import offbeat
+from offbeat.algorithms.torch import appo
+from offbeat.cli import main
 from offbeat.errors import UsageError
-from offbeat.policies.recurrent import RecurrentPolicy
 
+PAGE = Path(__file__).parents[2] / "docs" / "recurrent.md"
 SMALL: dict[str, Any] = {
     "hidden": (8,),
     "network": "gru",
@@ -25,8 +28,16 @@ SMALL: dict[str, Any] = {
 RUN: dict[str, Any] = {"threads": 1, "quiet": True, "logger": (), "preset": None, "eval_episodes": 2}
 
 
-@pytest.mark.parametrize("network", ["rnn", "lstm", "recurrent_parts:OwnGRU"])
-@pytest.mark.parametrize(("algorithm", "collectors"), [("ppo", 0), ("appo", 0), ("ppo", 2), ("appo", 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "collectors", "network"),
+    [
+        ("ppo", 0, "rnn"),
+        ("appo", 0, "recurrent_parts:OwnGRU"),
+        ("appo", 2, "lstm"),
+        pytest.param("ppo", 2, "recurrent_parts:OwnGRU", marks=pytest.mark.slow),
+        pytest.param("ppo", 2, "lstm", marks=pytest.mark.slow),
+    ],
+)
 def test_runs_learn_and_evaluate(algorithm: str, collectors: int, network: str, tmp_path: Path) -> None:
     settings = {**SMALL, **RUN, "network": network, "collectors": collectors, "num_envs": 4, "total_steps": 384}
     if ":" in network:
@@ -36,6 +47,15 @@ def test_runs_learn_and_evaluate(algorithm: str, collectors: int, network: str, 
     assert run.evaluation.version > 0
     if ":" not in network:
         assert run.policy().policy.initial_carry(1).shape[1] == {"rnn": 8, "lstm": 16}[network]
+
+
+@pytest.mark.parametrize("command", re.findall(r"^ *offbeat (train .+)$", PAGE.read_text(), re.MULTILINE))
+def test_the_commands_of_the_page_train(command: str, tmp_path: Path) -> None:
+    fewer = "--total-steps 512 --recurrent-size 8 --hidden 8 --threads 1 --eval-episodes 1 --logger none --quiet"
+    if " sac " in command:
+        fewer += " --updates-per-step 0.02"
+    assert main([*command.split(), *fewer.split(), "--out", str(tmp_path), "--name", "run"]) == 0
+    assert offbeat.load_policy(tmp_path / "run").policy.initial_carry(1).shape == (1, 8)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "appo"])
@@ -61,6 +81,36 @@ def test_a_loop_of_ones_own_stores_the_states_that_acted(algorithm: str) -> None
     assert agent.update()["policy_loss"] != 0
 
 
+def test_a_collector_process_stores_the_states_that_acted_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts, ratios, prepare, vtrace = [], [], appo.prepare, appo.vtrace
+
+    def kept(state: Any, config: Any, spec: Any, steps: Any) -> Any:
+        rollouts.append(steps)
+        return prepare(state, config, spec, steps)
+
+    def compared(**columns: Any) -> Any:
+        ratios.append(columns["target_log_prob"] - columns["behaviour_log_prob"])
+        return vtrace(**columns)
+
+    monkeypatch.setattr(appo, "prepare", kept)
+    monkeypatch.setattr(appo, "vtrace", compared)
+    settings = {**SMALL, **RUN, "learning_rate": 0.0, "num_envs": 3, "collectors": 1, "total_steps": 480}
+    run = offbeat.train("appo", "CartPole-v1", out=str(tmp_path), max_episode_steps=13, **settings)
+    policy, ends = run.policy().policy, 0
+    for steps in rollouts:
+        obs, carry = steps.obs.numpy(), steps.carry.numpy()
+        ended = (steps.terminated | steps.truncated).numpy()
+        ends += ended[:-1].sum()
+        for step in range(len(obs) - 1):
+            _, after, _ = policy.act(obs[step], carry[step], None)
+            assert (np.where(ended[step, :, None], 0, after) == carry[step + 1]).all()
+    assert len(rollouts) == 5
+    assert ends > 20
+    assert max(float(each.abs().max()) for each in ratios) < 1e-5
+
+
 def test_a_step_without_exploration_is_no_row_of_a_rollout() -> None:
     agent, obs = offbeat.Agent("ppo", "CartPole-v1", **SMALL), np.zeros(4, np.float32)
     action = agent.act(obs, deterministic=True)
@@ -78,50 +128,3 @@ def test_jax_refuses_recurrent_rollouts(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     with pytest.raises(UsageError, match="network='gru' needs backend=torch"):
         offbeat.train("ppo", "CartPole-v1", out=str(tmp_path), backend="jax", **{**SMALL, **RUN})
-
-
-CUE: dict[str, Any] = {
-    **RUN,
-    "env_kwargs": {"discrete": True},
-    "hidden": (32,),
-    "num_envs": 16,
-    "rollout_steps": 84,
-    "epochs": 4,
-    "minibatches": 4,
-    "gamma": 0.9,
-    "gae_lambda": 0.5,
-    "learning_rate": 2e-3,
-    "entropy_coefficient": 0.01,
-    "eval_episodes": 200,
-    "max_episode_steps": 21,
-}
-MEMORY = {"network": "gru", "recurrent_size": 32, "sequence_length": 21}
-
-
-def _share_right(out: Path, algorithm: str, **settings: Any) -> float:
-    run = offbeat.train(algorithm, "memory_tasks:cue", out=str(out), **{**CUE, **settings})
-    return float(np.mean(run.evaluation.successes))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "appo"])
-def test_a_cue_is_remembered_for_20_steps(algorithm: str, tmp_path: Path) -> None:
-    assert _share_right(tmp_path, algorithm, total_steps=200_000, **MEMORY) >= 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "appo"])
-def test_without_memory_the_right_action_is_chance(algorithm: str, tmp_path: Path) -> None:
-    assert 0.35 <= _share_right(tmp_path, algorithm, total_steps=100_000) <= 0.65
-
-
-@pytest.mark.slow
-def test_a_state_that_is_reset_each_step_remembers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    act = RecurrentPolicy.act
-
-    def forgetful(self: Any, obs: Any, carry: Any, rng: Any, step: int = 0, mask: Any = None) -> Any:
-        action, after, extras = act(self, obs, carry, rng, step, mask)
-        return action, np.zeros_like(after), extras
-
-    monkeypatch.setattr(RecurrentPolicy, "act", forgetful)
-    assert _share_right(tmp_path, "ppo", total_steps=100_000, **MEMORY) <= 0.65
