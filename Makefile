@@ -42,8 +42,9 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Compare speed and memory
 	$(BIN)/python benchmarks/appo.py
 	$(BIN)/python benchmarks/coming_from.py
 
-results: $(VENV)/.dev ## Train every task of docs/results.md, five seeds each (hours; continues after an interrupt)
+results: $(VENV)/.dev ## Train every task of docs/results.md and docs/recurrent.md, five seeds each (hours; continues after an interrupt)
 	$(BIN)/python benchmarks/published.py
+	$(BIN)/python benchmarks/memory.py
 
 thirdparty: $(BENCH)/thirdparty/.installed ## Train on third-party environments, in a separate virtual environment (ten minutes)
 	$(BENCH)/thirdparty/bin/python benchmarks/thirdparty.py

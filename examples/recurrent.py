@@ -41,6 +41,8 @@ def main():
         burn_in=4,
         batch_size=32,
         updates_per_step=0.25,
+        actor_schedule="linear",
+        critic_schedule="linear",
         total_steps=steps,
         warmup_steps=min(1_000, steps // 4),
         random_steps=min(1_000, steps // 4),

@@ -67,7 +67,10 @@ def stacked_pendulum(steps: int = 3) -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.FlattenObservation(gymnasium.wrappers.FrameStackObservation(pendulum(), steps))
 
 
-PENDULUM: dict[str, Any] = {"total_steps": 40_000, "hidden": (64, 64), "updates_per_step": 0.25}
+PENDULUM: dict[str, Any] = {
+    **{"total_steps": 40_000, "hidden": (64, 64), "updates_per_step": 0.25},
+    **{"actor_schedule": "linear", "critic_schedule": "linear"},
+}
 PENDULUM_MEMORY: dict[str, Any] = {
     **{"network": "gru", "recurrent_size": 64, "sequence_length": 10, "burn_in": 4, "batch_size": 32},
 }

@@ -20,7 +20,7 @@ class RecurrentLayer(nn.Module):
     """The weights of one layer, as `cells` describes them; NumPy draws the first ones.
 
     Uniform in +-1/sqrt(I) for the inputs and +-1/sqrt(H) for the rest. With torch's own +-1/sqrt(H) for the inputs, a
-    few of them hardly move a large layer, and differences between their steps are learned several times as slowly.
+    few of them hardly move a large layer, and small differences between their steps are found later.
     """
 
     def __init__(self, cell: Cell, inputs: int, size: int, rng: np.random.Generator) -> None:
