@@ -126,5 +126,5 @@ def test_a_rollout_from_elsewhere_is_refused() -> None:
 
 def test_jax_refuses_recurrent_rollouts(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    with pytest.raises(UsageError, match="network='gru' needs backend=torch"):
+    with pytest.raises(UsageError, match="network='gru' of PPO and APPO needs backend=torch"):
         offbeat.train("ppo", "CartPole-v1", out=str(tmp_path), backend="jax", **{**SMALL, **RUN})
