@@ -130,6 +130,19 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     return report.table(header, lines)
 
 
+def machines(found: dict[str, dict[str, Any]]) -> str:
+    """What the tasks were trained on and when, at last: each machine and, after the one with most of them, its tasks."""
+    tasks: dict[tuple[Any, ...], list[str]] = {}
+    for name, described in found.items():
+        tasks.setdefault(tuple(value for key, value in described.items() if key != "date"), []).append(name)
+    groups = sorted(tasks.values(), key=len, reverse=True)
+    said = [machine.sentence(max((found[name] for name in group), key=lambda each: each["date"])) for group in groups]
+    return "; ".join(
+        text if index == 0 else f"{', '.join(group)}: {text}"
+        for index, (group, text) in enumerate(zip(groups, said, strict=True))
+    )
+
+
 def curves(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Draws a panel per task: the mean over seeds as a thick line, each seed as a thin line."""
     from matplotlib.figure import Figure
@@ -184,7 +197,7 @@ def main() -> None:
             record["settings"] = {task.name: asdict(task) for task in TASKS}
             file.write_text(json.dumps(record, indent=1) + "\n")
     markdown = (
-        f"{machine.sentence(machine.describe())}. Final policy, deterministic, {EPISODES} episodes per seed; "
+        f"{machines(record['machine'])}. Final policy, deterministic, {EPISODES} episodes per seed; "
         f"unmodified presets, one thread each.\n\n{table(record['tasks'])}\n\n"
         f"![Learning curves](../benchmarks/results/{called}.png)"
     )
