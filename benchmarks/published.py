@@ -131,7 +131,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def machines(found: dict[str, dict[str, Any]]) -> str:
-    """What the tasks were trained on and when, at last: each machine and, after the one with most of them, its tasks."""
+    """What the tasks were trained on, and when: each machine and, after the one with most of them, its tasks."""
     tasks: dict[tuple[Any, ...], list[str]] = {}
     for name, described in found.items():
         tasks.setdefault(tuple(value for key, value in described.items() if key != "date"), []).append(name)
