@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from pathlib import Path
 
 CPUINFO = "/proc/cpuinfo"
@@ -21,12 +22,23 @@ SLOWER: dict[str, str] = {
 
 def flags(path: str | Path = CPUINFO) -> frozenset[str]:
     """The processor's flags; none where the system does not list them (macOS, Windows)."""
+    return frozenset(flag for key in ("flags", "Features") for flag in _listed(key, path).split())
+
+
+@cache
+def vendor(path: str | Path = CPUINFO) -> str:
+    """The processor's maker, such as AuthenticAMD; empty where the system does not name it."""
+    return _listed("vendor_id", path)
+
+
+def _listed(key: str, path: str | Path) -> str:
+    """What the system says of the first core under a key."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
-        return frozenset()
-    listed = (line.partition(":") for line in lines)
-    return frozenset(flag for key, _, value in listed if key.strip() in ("flags", "Features") for flag in value.split())
+        return ""
+    found = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in found if name.strip() == key), "")
 
 
 def slow_precision(precision: str, device: str) -> str | None:

@@ -26,6 +26,20 @@ def test_pendulum_is_swung_up_in_ten_thousand_steps(seed: int, tmp_path: Path) -
     assert _final_return("Pendulum-v1", tmp_path, total_steps=10_000, seed=seed) >= -200
 
 
+# As in float32, above. float16 has no instructions on most processors, so its networks are small.
+@pytest.mark.parametrize(
+    ("precision", "seed", "own"),
+    [("bfloat16", 0, {}), ("bfloat16", 1, {}), ("float16", 0, {"hidden": (32, 32), "batch_size": 64})],
+)
+def test_pendulum_is_swung_up_in_mixed_precision(
+    precision: str, seed: int, own: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {"total_steps": 10_000, "seed": seed, "precision": precision, **own}
+    assert _final_return("Pendulum-v1", tmp_path, **settings) >= -200
+    broken = {**settings, "total_steps": 3_000, "critic_learning_rate": 0.0}
+    assert _final_return("Pendulum-v1", tmp_path, **broken) < -700
+
+
 # A random policy keeps the pole up for about 6 steps.
 def test_inverted_pendulum_stays_up_for_a_thousand_steps(tmp_path: Path) -> None:
     assert _final_return("InvertedPendulum-v5", tmp_path, total_steps=20_000) == 1_000

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from offbeat.algorithms.torch.networks import MLP, Layer, StackedCritics, Values, WithLogStd
 from offbeat.algorithms.torch.precision import lower_precision
-from offbeat.algorithms.torch.products import empty_matrix, is_narrow, product, product_by_member
+from offbeat.algorithms.torch.products import (
+    add_product,
+    empty_matrix,
+    is_narrow,
+    product,
+    product_by_member,
+    product_in,
+)
 
 Tape = Any
 """What `forward` keeps for `backward`; valid until the same network's next `forward`."""
@@ -288,11 +295,11 @@ class ExplicitPass:
             if layer == last and layer and self._scalar and self._members is not None:
                 # A batched product with a vector is slow; multiplied and summed it is not.
                 scratch = torch.mul(x, self._transposed[layer], out=self._space("backward", rows)[layer - 1])
-                torch.sum(scratch, 2, keepdim=True, out=space)
+                x = torch.sum(scratch, 2, keepdim=True, out=space)
             else:
-                product(x, self._weights[layer], space)
+                x = product_in(space, x, self._weights[layer])
             bias = self._rows_of_bias[layer]
-            x = space.add_(bias) if layer == last else self._activate(space, bias)
+            x = x.add_(bias) if layer == last else self._activate(x, bias)
             values.append(x)
         return (x.squeeze(-1) if self._scalar else x), (values, [part.shape[1] for part in parts])
 
@@ -308,7 +315,7 @@ class ExplicitPass:
                 scratch = torch.mul(values[layer], g, out=self._space("backward", g.shape[-2])[layer - 1])
                 torch.sum(scratch, -2, out=weight_gradient.squeeze(-1))
             elif add:
-                (weight_gradient.addmm_ if g.ndim == 2 else weight_gradient.baddbmm_)(left, g)
+                add_product(left, g, weight_gradient)
             else:
                 product(left, g, weight_gradient)
             if add:
@@ -349,7 +356,7 @@ class ExplicitPass:
         spaces = self._space("backward", g.shape[-2])
         for layer in range(len(self._weights) - 1, 0, -1):
             yield layer, g
-            g = product(g, self._transposed[layer], spaces[layer - 1])
+            g = product_in(spaces[layer - 1], g, self._transposed[layer])
             self._deactivate(g, values[layer])
         yield 0, g
 
