@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import commands
 
 ROOT = Path(__file__).parent.parent
@@ -75,3 +77,10 @@ def test_a_run_changes_its_backend_twice(tmp_path: Path) -> None:
         r"torch: return -\d+\.\d at step 110\njax: return -\d+\.\d at step 220\ntorch: return -\d+\.\d at step 330\n"
     )
     assert re.search(steps, done)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_learners_goes_on_with_one(tmp_path: Path) -> None:
+    done = example("learners.py", tmp_path, "--steps", "500")
+    assert "killed a learner; the command ended with 1" in done
+    assert re.search(r"one learner went on: finished with a mean return of -\d+", done)

@@ -143,9 +143,10 @@ def test_a_memory_of_the_user_that_gives_too_little(tmp_path: Path) -> None:
         small.make_agent(tmp_path, Own(memory_size=4)).update(timestep=0, timesteps=1)
 
 
-def test_several_learners_are_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_learners_cannot_resume_the_memory_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skrl.config.torch, "world_size", 2)
-    with pytest.raises(UsageError, match="WORLD_SIZE=2: several learners are not there yet"):
+    monkeypatch.setenv("OFFBEAT_RESUME", str(tmp_path))
+    with pytest.raises(UsageError, match="WORLD_SIZE=2: OFFBEAT_RESUME holds the memory of one learner"):
         small.make_agent(tmp_path)
 
 
