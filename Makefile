@@ -39,6 +39,8 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Compare speed and memory
 	$(BIN)/python benchmarks/end_to_end.py
 	$(BIN)/python benchmarks/command.py
 	$(BIN)/python benchmarks/async.py
+	$(BIN)/python benchmarks/ray_collectors.py
+	$(BIN)/python benchmarks/hosts.py
 	$(BIN)/python benchmarks/appo.py
 	$(BIN)/python benchmarks/coming_from.py
 

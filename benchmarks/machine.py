@@ -31,10 +31,10 @@ def watched() -> Iterator[dict[str, Any]]:
     process uses makes torch's threads wait for each other and slows them tenfold; such results are invalid.
     """
     machine = describe()
-    start, busy, own = time.monotonic(), _busy_seconds(), sum(os.times()[:4])
+    start, busy, own = time.monotonic(), busy_seconds(), sum(os.times()[:4])
     yield machine
     if busy is not None:
-        spent = _busy_seconds() - busy - (sum(os.times()[:4]) - own)
+        spent = busy_seconds() - busy - (sum(os.times()[:4]) - own)
         machine["others"] = round(max(0.0, spent / (time.monotonic() - start)), 2)
 
 
@@ -43,7 +43,7 @@ def sentence(machine: dict[str, Any]) -> str:
     return f"{text}; other processes used {machine['others']} cores" if "others" in machine else text
 
 
-def _busy_seconds() -> float | None:
+def busy_seconds() -> float | None:
     """Busy seconds of all cores since start-up, including time that the host gave to other virtual machines."""
     counters = Path("/proc/stat")
     if not counters.exists():

@@ -93,8 +93,8 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def publish(name: str, record: dict[str, Any], markdown: str, out: Path | None) -> None:
-    """Prints the tables, writes NAME.md and NAME.json to `out`, and, if that is RESULTS, updates docs/benchmarks.md."""
+def publish(name: str, record: dict[str, Any], markdown: str, out: Path | None, document: Path = DOCUMENT) -> None:
+    """Prints the tables, writes NAME.md and NAME.json to `out`, and, if that is RESULTS, updates `document`."""
     print(markdown)
     if out is None:
         return
@@ -102,7 +102,7 @@ def publish(name: str, record: dict[str, Any], markdown: str, out: Path | None) 
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / f"{name}.md").write_text(markdown + "\n")
     if out == RESULTS:
-        DOCUMENT.write_text(include(DOCUMENT.read_text(), name, markdown))
+        document.write_text(include(document.read_text(), name, markdown))
     print(f"\nwritten: {out / name}.md, .json")
 
 
@@ -112,7 +112,7 @@ def include(document: str, name: str, markdown: str) -> str:
     before, found, rest = document.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
-        raise ValueError(f"{DOCUMENT} has no markers {begin.strip()} and {end}; add them where the table belongs")
+        raise ValueError(f"there are no markers {begin.strip()} and {end}; add them where the table belongs")
     return f"{before}{begin}\n{markdown}\n\n{end}{after}"
 
 

@@ -18,6 +18,7 @@ from collectors import collect, columns, make_context, publication, settle, star
 from counting import Counting
 from counting import make as make_counting
 from logged import compare, make, read_log
+from offbeat.collect.ray_actors import call_seconds
 from offbeat.collect.ray_worker import RayWorker, failure
 from offbeat.envs import make_vector
 from offbeat.errors import ProcessFault
@@ -248,7 +249,7 @@ def test_an_actor_interrupts_its_own_environment_when_that_hangs() -> None:
 
 def test_a_slow_environment_sends_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call returns in time even if the permitted steps take longer, and a rollout goes on in the next call."""
-    monkeypatch.setattr("offbeat.collect.ray_worker.SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr("offbeat.collect.ray_actors.CALL_SECONDS", (0.0, 0.0))
     from collectors import TakenRollouts  # an experience of rollouts
 
     spec, cluster = make_vector(make_counting, 1).spec, StandIn()
@@ -284,10 +285,16 @@ def test_more_episodes_than_the_ring_holds_wait_for_the_learner(monkeypatch: pyt
     collector.close()
 
 
+def test_calls_last_longer_the_more_collectors_there_are() -> None:
+    """The learner takes some 2,000 answers a second; a hang is noticed by answers that do not come."""
+    assert [call_seconds(collectors, 60.0) for collectors in (1, 50, 400, 10_000)] == [0.1, 0.1, 0.8, 2.0]
+    assert call_seconds(10_000, 1.0) == 0.25
+
+
 def test_futures_of_a_stand_in_are_as_those_of_ray() -> None:
     cluster = StandIn()
     actor = cluster.make_actor()
     assert isinstance(cluster.call(actor, "where"), Future)
-    assert cluster.call(actor, "collect", 1, 0, 0, [{}]).result()[0] == "failed"
+    assert cluster.call(actor, "collect", 1, 0.1, 0, 0, [{}]).result()[0] == "failed"
     cluster.kill(actor)
     assert isinstance(cluster.call(actor, "where").exception(), Lost)

@@ -183,6 +183,8 @@ class Processes(ABC, Generic[SomeSlot]):
                 self._supervise()
             self._host.exchange(idle=timeout > 0)
             chunks = self._new_chunks()
+            if chunks:
+                self._host.exchange(idle=False)  # what was taken out has made room for more
             if chunks or now - start >= timeout:
                 break
             time.sleep(pause)

@@ -28,6 +28,8 @@ from offbeat.weights.publication import Publication
 
 CALLS_IN_FLIGHT = 2
 """While one chunk travels, the next is made. A rollout is made alone, with the newest weights of its begin."""
+CALL_SECONDS = 0.1, 2.0
+CALLS_PER_SECOND = 500
 SECONDS_UNTIL_NOTE = 30.0
 SECONDS_AFTER_LOST_NODE = 1.0
 SHORTEST_SLEEP = 1e-3
@@ -54,6 +56,7 @@ class RayActors:
         self.cluster, self.hang_seconds = cluster, context.hang_seconds
         self._rollouts = isinstance(context.experience.plan(0, 1, context.num_envs), QueuePlan)
         self.chunk = max(1, -(-context.collect_ahead // CALLS_IN_FLIGHT))
+        self.seconds = call_seconds(context.collectors, context.hang_seconds)
         # While the learner is busy, a worker gets no less than this at once: a call costs a millisecond.
         self.least = max(1, min(self.chunk, context.slack // 2))
         self._handles: list[ActorHandle] = []
@@ -91,6 +94,15 @@ class RayActors:
 
     def close(self) -> None:
         self.cluster.close()
+
+
+def call_seconds(collectors: int, hang_seconds: float) -> float:
+    """After which a call returns: longer with many collectors, because the learner takes only so many answers a second.
+
+    A slow environment is then no reason to take the actor for lost, and a checkpoint does not wait long.
+    """
+    least, most = CALL_SECONDS
+    return min(max(least, collectors / CALLS_PER_SECOND), most, hang_seconds / 4)
 
 
 def bytes_on_the_way(context: CollectorContext) -> int:
@@ -194,7 +206,7 @@ class ActorHandle:
         host = self._host
         if not self._calls:
             self._slot.control.heartbeat = time.monotonic_ns()
-        arguments = steps, self._slot.control.other_rows, host.version, host.weights()
+        arguments = steps, host.seconds, self._slot.control.other_rows, host.version, host.weights()
         self._call("collect", *arguments, steps=steps, version=host.version)
 
     def _take(self, call: Call) -> bool:

@@ -27,8 +27,6 @@ from offbeat.trace import NO_TRACE, Trace, open_trace
 from offbeat.types import Episode, Weights
 from offbeat.weights.publication import Publication
 
-SECONDS_PER_CALL = 0.1
-"""A call returns after the step in which this time is over, so that a slow environment is no reason to worry."""
 INTERRUPTIONS = 3
 """Signals to an environment that hangs, until the learner replaces the worker: its own code may not run at once."""
 
@@ -110,13 +108,18 @@ class RayWorker:
     def begun(self) -> CallReport:
         return CallReport(Parcel(None), self._control.progress(), (), self._mailbox.take())
 
-    def collect(self, steps: int, other_rows: int, version: int, weights: Callable[[], Weights]) -> CallReport:
-        """Makes up to `steps` vector steps, or goes on with a rollout. weights: fetches those of `version`."""
+    def collect(
+        self, steps: int, seconds: float, other_rows: int, version: int, weights: Callable[[], Weights]
+    ) -> CallReport:
+        """Makes up to `steps` vector steps, or goes on with a rollout; returns after the step in which `seconds` end.
+
+        weights: fetches those of `version`.
+        """
         control, outbox = self._control, self._outbox
         control.waited_ns += time.monotonic_ns() - self._idle_since
         control.other_rows = other_rows
         self._newest, self._weights = version, weights
-        until, episodes = time.monotonic() + SECONDS_PER_CALL, list[Episode]()
+        until, episodes = time.monotonic() + seconds, list[Episode]()
         for _ in range(steps):
             if outbox.may_change_weights and self._newest != self._loaded:
                 self._load()

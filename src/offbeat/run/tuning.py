@@ -26,9 +26,9 @@ MULTIPLICATIONS_PER_SECOND = 4e10
 """Of one core, roughly, over a whole update."""
 SECONDS_PER_STEP = 100e-6
 """Of an environment with acting and writing, roughly: MuJoCo's take 40 to 200 microseconds."""
-STEPS_PER_CALL = 1_024
+STEPS_IN_CALLS, COLLECTORS_AT_ONCE = 1_024, 50
 """Environment steps in the two calls of a Ray actor that are under way: a call costs 1 to 2 ms, the time of some 20
-steps of MuJoCo."""
+steps of MuJoCo. More for more collectors, as the learner takes only so many answers a second."""
 UPDATES_AHEAD, LEAST_SLACK, MOST_SLACK = 32, 2, 64
 
 
@@ -105,7 +105,12 @@ def _chunk(run: Run) -> int:
         return 0
     share = -(-run.environment.num_envs // run.collection.collectors)
     room = run.storage.capacity // run.environment.num_envs // 4
-    return min(-(-STEPS_PER_CALL // share), room)
+    return min(-(-steps_in_calls(run.collection.collectors) // share), room)
+
+
+def steps_in_calls(collectors: int) -> int:
+    """Environment steps in the two calls of a Ray actor that are under way."""
+    return STEPS_IN_CALLS * min(max(1, collectors // COLLECTORS_AT_ONCE), 16)
 
 
 def sentence(config: Config, acting: str) -> str:
