@@ -28,7 +28,8 @@ HOSTS = (1, 2, 5, 10, 20, 50, 100)
 COLLECTORS_PER_HOST = 8
 GIGABIT = 125e6
 NETWORK, LATENCY = 25 * GIGABIT, 200e-6
-SIMULATED_SECONDS = 3.0
+CHUNKS_BEFORE, CHUNKS_COUNTED = 10, 40
+"""Of each actor: until the simulation counts, and while it does."""
 DOCUMENT = report.DOCUMENT.with_name("ray.md")
 
 
@@ -39,7 +40,7 @@ class Plan:
     step: of a row, with acting. rows, row_bytes: of a chunk. in_flight: chunks of a collector. weights_bytes,
     publications: size, and how many a second. bandwidth, latency: of the learner's host; bandwidth None for one
     machine, whose cores the learner shares. remote, ingest: of a call, at the actor and at the learner, by the bytes of
-    its answer.
+    its answer. publishing: processor time of one publication for each core of one machine.
     """
 
     hosts: int
@@ -54,6 +55,7 @@ class Plan:
     latency: float
     remote: Callable[[float], float]
     ingest: Callable[[float], float]
+    publishing: float = 0.0
 
     @property
     def chunk_bytes(self) -> float:
@@ -86,46 +88,48 @@ class Line:
         return self.free_at
 
 
-def simulate(plan: Plan, seconds: float = SIMULATED_SECONDS) -> Outcome:
-    """Events in the order of time: a call reaches its actor, and a chunk reaches the learner."""
+def simulate(plan: Plan) -> Outcome:
+    """Events in the order of time: a call reaches its actor, and a chunk reaches the learner.
+
+    Counted from the time when every actor has made its first chunks.
+    """
     receive, send, learner = Line(), Line(), Line()
     actors = [Line() for _ in range(plan.hosts * plan.collectors)]
     fetched: dict[tuple[int, int], float] = {}  # when the weights of a version are on a host
     remote, ingest = plan.remote(plan.chunk_bytes), plan.ingest(plan.chunk_bytes)
     local, bandwidth = plan.bandwidth is None, plan.bandwidth or float("inf")
-    # On one machine the learner's side of a call takes its time from the collectors' cores.
+    # On one machine the learner's side of a call takes its time from the collectors' cores, and so do publications.
     work = plan.rows * plan.step + remote + (ingest if local else 0.0)
+    work /= 1.0 - (plan.publications * plan.publishing if local else 0.0)
+    begin, end = CHUNKS_BEFORE * work, (CHUNKS_BEFORE + CHUNKS_COUNTED) * work
     order, stored = itertools.count(), 0
-    # Actors do not start together.
-    first = [(index * work / len(actors), next(order), True, index) for index in range(len(actors))]
-    events = [each for each in first for _ in range(plan.in_flight)]
-    events = [(when, next(order), arrives, index) for when, _, arrives, index in events]
+    events = [(index * work / len(actors), next(order), True, index) for index in range(len(actors))]  # not together
+    events += [(when, next(order), True, index) for when, _, _, index in events for _ in range(plan.in_flight - 1)]
     heapq.heapify(events)
     while events:
         now, _, at_actor, index = heapq.heappop(events)
-        if now > seconds:
+        if now > end:
             break
         if at_actor:
-            begin = now
+            ready = now
             if plan.publications and not local:
                 key = index // plan.collectors, int(now * plan.publications)
                 if key not in fetched:
                     fetched[key] = send.serve(now, plan.weights_bytes / bandwidth) + plan.latency
-                begin = max(now, fetched[key])
-            done = actors[index].serve(begin, work)
-            heapq.heappush(events, (done, next(order), False, index))
+                ready = max(now, fetched[key])
+            heapq.heappush(events, (actors[index].serve(ready, work), next(order), False, index))
         else:
             arrived = receive.serve(now, plan.chunk_bytes / bandwidth) + plan.latency
             written = learner.serve(arrived, ingest)
-            stored += plan.rows if written <= seconds else 0
+            stored += plan.rows if begin < written <= end else 0
             heapq.heappush(events, (written + plan.latency, next(order), True, index))
     busy = {
-        "collectors": statistics.mean(min(1.0, each.busy / seconds) for each in actors),
-        "learner's ingest": learner.busy / seconds,
-        "network in": receive.busy / seconds,
-        "network out": send.busy / seconds,
+        "collectors": statistics.mean(each.busy for each in actors) / end,
+        "learner's ingest": learner.busy / end,
+        "network in": receive.busy / end,
+        "network out": send.busy / end,
     }
-    return Outcome(stored / seconds, {name: min(1.0, share) for name, share in busy.items()})
+    return Outcome(stored / (end - begin), {name: min(1.0, share) for name, share in busy.items()})
 
 
 def by_bytes(calls: Mapping[str, Any], part: Callable[[int], float]) -> Callable[[float], float]:
@@ -137,7 +141,9 @@ def by_bytes(calls: Mapping[str, Any], part: Callable[[int], float]) -> Callable
 
 def measured_plan(record: Mapping[str, Any], case: Mapping[str, Any]) -> Plan:
     """The machine of the measurement: a step costs what it costs processes; calls cost what they cost alone."""
-    calls = record["calls"]
+    calls, rows_bytes = record["calls"], case["rows_per_chunk"] * case["bytes_per_row"]
+    # A publication costs one call less than was measured: a call that is made anyway carries it.
+    carried = max(0.0, calls["publication"] - calls["processor"][0])
     return Plan(
         hosts=1,
         collectors=record["collectors"],
@@ -146,11 +152,12 @@ def measured_plan(record: Mapping[str, Any], case: Mapping[str, Any]) -> Plan:
         row_bytes=case["bytes_per_row"],
         in_flight=case["calls_in_flight"],
         weights_bytes=case["bytes_of_weights"],
-        publications=0.0,
+        publications=case["publications_per_second"],
         bandwidth=None,
-        latency=0.0,
+        latency=by_bytes(calls, lambda index: calls["latency"][index])(rows_bytes) / 2,
         remote=by_bytes(calls, lambda index: max(0.0, calls["processor"][index] - calls["learner"][index])),
         ingest=by_bytes(calls, lambda index: calls["learner"][index]),
+        publishing=carried,
     )
 
 
@@ -278,12 +285,15 @@ def _draw_layout(axes: Any, plan: Plan) -> None:
         axes.annotate("", (34, 12 + 1.3 * index), (64, y + 3.4), arrowprops={"arrowstyle": "->", "color": "#3b6ea5"})
         axes.annotate("", (64, y + 7.8), (34, 35 - index), arrowprops={"arrowstyle": "->", "color": "#b5651d"})
     axes.text(81, 18.4, "...", ha="center", fontsize=12)
-    kilobytes = plan.weights_bytes / 1e3
-    axes.text(49, 47, f"weights by reference: {kilobytes:,.0f} kB per host", ha="center", fontsize=8, color="#b5651d")
-    axes.text(49, 44, "and publication, fetched when they act", ha="center", fontsize=8, color="#b5651d")
-    chunk = f"chunks: {plan.row_bytes} bytes per step,"
-    axes.text(49, 4, chunk, ha="center", fontsize=8, color="#3b6ea5")
-    axes.text(49, 1, f"{plan.rows} steps in a chunk", ha="center", fontsize=8, color="#3b6ea5")
+    largest = at_size(plan, HOSTS[-1]).rows
+    lines = {
+        47: (f"weights: {plan.weights_bytes / 1e3:,.0f} kB", "#b5651d"),
+        44: ("per host and publication", "#b5651d"),
+        5: (f"rows: {plan.row_bytes} bytes per step", "#3b6ea5"),
+        2: (f"chunks of {plan.rows:,} to {largest:,} steps", "#3b6ea5"),
+    }
+    for height, (text, colour) in lines.items():
+        axes.text(50, height, text, ha="center", fontsize=8, color=colour)
 
 
 def _rectangle(x: float, y: float, width: float, height: float, colour: str) -> Any:

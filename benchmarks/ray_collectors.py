@@ -159,6 +159,7 @@ def measure(case: dict[str, Any], rounds: int, seconds: float) -> dict[str, Any]
         "cores_of_others": max(0.0, statistics.median(others)),
         "rows_per_chunk": ROLLOUT_STEPS * case["environments"] if case["algorithm"] == "appo" else STEPS_AHEAD // 2,
         "calls_in_flight": 1 if case["algorithm"] == "appo" else 2,
+        "publications_per_second": PUBLICATIONS_PER_SECOND if case["publish"] else 0,
         "bytes_per_row": bytes_of,
         "bytes_of_weights": weights,
     }
@@ -179,7 +180,8 @@ def line(name: str, measured: dict[str, Any]) -> list[str]:
 def call_costs(count: int) -> dict[str, Any]:
     """Seconds of the single parts, for the model in hosts.py, by the bytes of an answer.
 
-    latency: until the answer is there. processor: of all processes. learner: of this process alone.
+    latency: until the answer is there. processor: of all processes. learner: of this process alone. publication:
+    processor time to store weights and to fetch them in an actor, with the call that does so.
     """
     import numpy as np
     import ray
@@ -187,6 +189,9 @@ def call_costs(count: int) -> dict[str, Any]:
     class Answering:
         def give(self, size: int) -> Any:
             return np.zeros(size, np.uint8)
+
+        def take(self, weights: list[Any]) -> None:
+            np.array(ray.get(weights[0])["actor"])
 
     actor = ray.remote(Answering).options(num_cpus=0).remote()
     ray.get(actor.give.remote(1))
@@ -200,13 +205,15 @@ def call_costs(count: int) -> dict[str, Any]:
         found["latency"].append(statistics.median(taken))
         found["learner"].append((time.process_time() - own) / count)
         found["processor"].append((used_seconds() - used) / count)
-    ray.kill(actor)
-    weights, taken = {"actor": np.zeros(75_000, np.float32)}, []
+    weights, taken, used = {"actor": np.zeros(75_000, np.float32)}, [], used_seconds()
     for _ in range(count):
         start = time.perf_counter()
-        ray.put(weights)
+        reference = ray.put(weights)
         taken.append(time.perf_counter() - start)
-    return {**found, "put_300_kb": statistics.median(taken)}
+        ray.get(actor.take.remote([reference]))
+    published = (used_seconds() - used) / count
+    ray.kill(actor)
+    return {**found, "put_300_kb": statistics.median(taken), "publication": published}
 
 
 def main() -> None:
@@ -214,10 +221,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
     parser.add_argument("--calls", type=int, default=500, help="calls to measure their cost")
-    parser.add_argument("--only", type=report.names, help="measure only these cases, separated by ;")
+    parser.add_argument("--only", help="measure only the cases with this in their names")
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args()
-    chosen = CASES if options.only is None else {name: CASES[name] for name in ";".join(options.only).split(";")}
+    chosen = {name: case for name, case in CASES.items() if (options.only or "") in name}
     where = machine.describe()
     with cluster():
         measured = {name: measure(case, options.rounds, options.seconds) for name, case in chosen.items()}

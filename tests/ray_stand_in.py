@@ -59,8 +59,8 @@ class StandIn:
             worker = self.workers[actor]
             assert worker is not None
             if method == "collect":
-                *numbers, (weights,) = arguments
-                return "done", worker.collect(*numbers, lambda: weights)
+                *numbers, weights = arguments
+                return "done", worker.collect(*numbers, (lambda: weights[0]) if weights else None)
             return "done", getattr(worker, method)()
         except Exception as error:
             return failure(error)

@@ -47,7 +47,9 @@ class WorkerHandle(Protocol):
 
 
 class Host(Protocol):
-    """Starts the processes of workers and carries weights to them."""
+    """Starts the processes of workers and carries weights to them. sleeps: seconds between two looks of `poll`."""
+
+    sleeps: tuple[float, float]
 
     def publish(self, publication: Publication) -> None: ...
 
@@ -68,6 +70,8 @@ class Host(Protocol):
 
 class ChildProcesses:
     """Workers in child processes, which share their memory with this one."""
+
+    sleeps = 20e-6, 500e-6
 
     def __init__(self) -> None:
         self._weights: SharedWeights | None = None

@@ -37,7 +37,7 @@ class RowOutbox:
     def __init__(self, schema: Schema, rows: int) -> None:
         self._schema, self._row, self._unpacked = schema, schema.row, [each.name for each in schema.unpacked]
         self.rows = rows
-        self._pieces: list[Any] = []
+        self._pieces: list[bytes | memoryview] = []
         self._beside: list[Any] = []
         self._cuts: list[int] = []
 
@@ -52,7 +52,7 @@ class RowOutbox:
         if not isinstance(rows, tuple) or rows[0] is not self._row or self._unpacked:
             rows = pack(chunk.columns, self._schema)
         _, data, count, beside = rows
-        self._pieces.append(np.frombuffer(data, np.uint8))
+        self._pieces.append(data)
         if self._unpacked:
             self._beside.append(beside)
         self.rows += count
@@ -69,7 +69,7 @@ class RowOutbox:
             rows = np.frombuffer(bytearray(self._pieces[index]), self._row)  # a copy: chunks are read-only
             if len(found := np.flatnonzero(rows["env"] == env)):
                 rows["truncated"][found[-1]] |= not rows["terminated"][found[-1]]
-                self._pieces[index] = rows.view(np.uint8)
+                self._pieces[index] = rows.tobytes()
                 return
         self._cuts.append(env)
 
@@ -77,7 +77,7 @@ class RowOutbox:
         """Everything that waits."""
         pieces, beside, cuts = self._pieces, self._beside, tuple(self._cuts)
         self._pieces, self._beside, self._cuts = [], [], []
-        rows = np.concatenate(pieces) if pieces else None
+        rows = np.frombuffer(b"".join(pieces), np.uint8) if pieces else None
         columns = {name: np.concatenate([each[name] for each in beside]) for name in self._unpacked if beside}
         return Parcel(rows, 0 if rows is None else len(rows) // self._row.itemsize, columns, cuts)
 

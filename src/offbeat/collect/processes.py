@@ -25,7 +25,6 @@ from offbeat.types import Array, Chunk, Episode, select_prefix
 from offbeat.weights.publication import Publication
 
 SECONDS_BETWEEN_CHECKS = 0.05
-SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6
 MAX_INTERRUPTIONS = 3
 
 SomeSlot = TypeVar("SomeSlot", bound=WorkerSlot[Any])
@@ -176,7 +175,7 @@ class Processes(ABC, Generic[SomeSlot]):
         )
 
     def poll(self, timeout: float) -> list[Chunk]:
-        start, pause = time.monotonic(), SHORTEST_SLEEP
+        start, (pause, longest) = time.monotonic(), self._host.sleeps
         while True:
             now = time.monotonic()
             if now >= self._next_check:
@@ -188,7 +187,7 @@ class Processes(ABC, Generic[SomeSlot]):
             if chunks or now - start >= timeout:
                 break
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_SLEEP)
+            pause = min(2 * pause, longest)
         if timeout:
             self._waited += time.monotonic() - start
         return chunks

@@ -52,6 +52,8 @@ class RayActors:
     abandoned: chunks that were asked for and never came, because their actor or its node was lost.
     """
 
+    sleeps = 200e-6, 1e-3
+
     def __init__(self, context: CollectorContext, cluster: RayCluster) -> None:
         self.cluster, self.hang_seconds = cluster, context.hang_seconds
         self._rollouts = isinstance(context.experience.plan(0, 1, context.num_envs), QueuePlan)
@@ -126,6 +128,8 @@ class ActorHandle:
         self._calls, self._messages = deque[Call](), deque[tuple[str, Any]]()
         self._ending: tuple[str, str, bool] | None = None  # how, traceback, permanent
         self._began, self._noted, self._closed = 0.0, False, False
+        self._version: int | None = None  # of the weights that the actor was given last
+        self._known: tuple[int, int, bool] | None = None  # what calls were made for
 
     @property
     def pid(self) -> int | None:
@@ -147,10 +151,12 @@ class ActorHandle:
             rows = slot.store.written * slot.store.steps * slot.store.num_envs
         actor_job = ActorJob(job, slot.control.copied_words(), rows, host.hang_seconds, host.cluster.node)
         self._actor, self._began, self._noted = host.cluster.make_actor(), time.monotonic(), False
+        self._version = None
         self._call("where")
         self._call("begin", cloudpickle.dumps(actor_job))
 
     def _call(self, method: str, *arguments: Any, **known: int) -> None:
+        self._known = None
         self._calls.append(Call(method, self._host.cluster.call(self._actor, method, *arguments), **known))
 
     # What is due, and what has come.
@@ -160,6 +166,11 @@ class ActorHandle:
         if not self.alive:
             return
         control = self._slot.control
+        if self._calls and not self._calls[0].future.done():
+            known = control.permit, control.snapshot_requested, idle
+            if known == self._known:
+                return  # nothing has come, and nothing more is due: the usual case while the learner waits
+            self._known = known
         while self._calls and self._calls[0].future.done() and self._take(self._calls[0]):
             self._calls.popleft()
             control.heartbeat = time.monotonic_ns()
@@ -206,7 +217,10 @@ class ActorHandle:
         host = self._host
         if not self._calls:
             self._slot.control.heartbeat = time.monotonic_ns()
-        arguments = steps, host.seconds, self._slot.control.other_rows, host.version, host.weights()
+        # The reference only once: each that is passed makes the actor's node report when it needs it no more.
+        weights = host.weights() if self._version != host.version else []
+        self._version = host.version
+        arguments = steps, host.seconds, self._slot.control.other_rows, host.version, weights
         self._call("collect", *arguments, steps=steps, version=host.version)
 
     def _take(self, call: Call) -> bool:

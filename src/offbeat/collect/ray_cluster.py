@@ -206,8 +206,9 @@ def _actor_class() -> type:
                     self._worker = RayWorker(arguments[0], ray.get_runtime_context().get_node_id())
                     return "done", self._worker.begun()
                 if method == "collect":
-                    *numbers, (reference,) = arguments
-                    return "done", self._worker.collect(*numbers, lambda: ray.get(reference))
+                    *numbers, references = arguments
+                    weights = (lambda: ray.get(references[0])) if references else None
+                    return "done", self._worker.collect(*numbers, weights)
                 return "done", getattr(self._worker, method)()
             except BaseException as error:
                 return failure(error)

@@ -109,27 +109,31 @@ class RayWorker:
         return CallReport(Parcel(None), self._control.progress(), (), self._mailbox.take())
 
     def collect(
-        self, steps: int, seconds: float, other_rows: int, version: int, weights: Callable[[], Weights]
+        self, steps: int, seconds: float, other_rows: int, version: int, weights: Callable[[], Weights] | None
     ) -> CallReport:
         """Makes up to `steps` vector steps, or goes on with a rollout; returns after the step in which `seconds` end.
 
-        weights: fetches those of `version`.
+        weights: fetches those of `version`; None if an earlier call had them.
         """
         control, outbox = self._control, self._outbox
         control.waited_ns += time.monotonic_ns() - self._idle_since
         control.other_rows = other_rows
-        self._newest, self._weights = version, weights
-        until, episodes = time.monotonic() + seconds, list[Episode]()
+        if weights is not None:
+            self._newest, self._weights = version, weights
+        now, episodes, received = time.monotonic(), list[Episode](), control.episodes_sent
+        until, most = now + seconds, control.episode_capacity - len(control.next_episodes)
         for _ in range(steps):
-            if outbox.may_change_weights and self._newest != self._loaded:
+            if self._newest != self._loaded and outbox.may_change_weights:
                 self._load()
-            self._step_began = time.monotonic()
+            self._step_began = now
             self._worker.step()
-            self._step_began = None
-            episodes += control.receive_episodes(control.episodes_sent)
-            full = len(episodes) + control.next_episodes.size > control.episode_capacity
-            if outbox.whole or full or time.monotonic() >= until:
+            now = time.monotonic()
+            if control.episodes_sent != received:
+                received = control.episodes_sent
+                episodes += control.receive_episodes(received)
+            if now >= until or outbox.whole or len(episodes) > most:
                 break
+        self._step_began = None
         with self._trace("send"):
             report = CallReport(outbox.parcel(), control.progress(), tuple(episodes), self._mailbox.take())
         self._idle_since = time.monotonic_ns()

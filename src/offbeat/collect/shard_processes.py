@@ -10,7 +10,7 @@ from offbeat.collect.collector import CollectorState
 from offbeat.collect.context import CollectorContext
 from offbeat.collect.control import BUSY, STARTING
 from offbeat.collect.hosts import Host
-from offbeat.collect.processes import SHORTEST_SLEEP, Processes
+from offbeat.collect.processes import Processes
 from offbeat.collect.worker_slot import WorkerSlot, WorkerState
 from offbeat.memory import fence
 from offbeat.replay.shard import Shard
@@ -128,7 +128,7 @@ class ShardProcesses(Processes[ShardSlot]):
         while self._started and slot.child.alive and time.monotonic() < until:
             message = slot.child.receive()
             if message is None:
-                time.sleep(SHORTEST_SLEEP)
+                time.sleep(self._host.sleeps[0])
             elif message[0] == "snapshot" and message[1][0] == self._snapshots:
                 state: WorkerState = message[1][1]
                 return state
