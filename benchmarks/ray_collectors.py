@@ -221,10 +221,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
     parser.add_argument("--calls", type=int, default=500, help="calls to measure their cost")
-    parser.add_argument("--only", help="measure only the cases with this in their names")
-    parser.add_argument("--out", type=Path, default=report.RESULTS)
-    options = parser.parse_args()
-    chosen = {name: case for name, case in CASES.items() if (options.only or "") in name}
+    options, out = report.arguments(parser)
+    chosen = {name: case for name, case in CASES.items() if any(each in name for each in options.only or [""])}
     where = machine.describe()
     with cluster():
         measured = {name: measure(case, options.rounds, options.seconds) for name, case in chosen.items()}
@@ -242,7 +240,7 @@ def main() -> None:
         f"offbeat {version('offbeat')}, ray {version('ray')}, numpy {version('numpy')}, mujoco {version('mujoco')}",
     ]
     record = {"machine": where, "collectors": COLLECTORS, "cases": measured, "calls": calls}
-    report.publish("ray_collectors", record, "\n\n".join(parts), options.out)
+    report.publish("ray_collectors", record, "\n\n".join(parts), out)
 
 
 if __name__ == "__main__":
