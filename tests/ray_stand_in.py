@@ -90,3 +90,8 @@ def stand_in(cluster: StandIn | None = None) -> Callable[[CollectorContext], Col
         return workers(context, RayActors(context, actors))
 
     return make
+
+
+def collector(context: CollectorContext) -> Collector:
+    """`ray_stand_in:collector` in the settings of a run."""
+    return stand_in()(context)

@@ -20,6 +20,7 @@ import soak
 from collectors import collect_each, columns, settle, start
 from logged import compare, make, read_log
 from offbeat.collect.factories import ray as ray_collector
+from offbeat.collect.ray_cluster import RaySettings
 from offbeat.envs import make_vector
 from patience import wait_until
 
@@ -82,6 +83,48 @@ def test_lost_nodes_cost_nothing_but_the_chunks_that_are_counted(connected: Any,
         assert sum(slot.store.committed for slot in slots) == collector.polled_rows
     finally:
         collector.close()
+
+
+def test_actors_are_placed_by_their_resources(connected: Any, tmp_path: Path) -> None:
+    """Only one node has what they need, and after its loss another one with the same."""
+    node = connected.add_node(num_cpus=0, resources={"simulator": 3}, **SMALL)
+    spec = make_vector(make, 1, env_kwargs={"log_dir": str(tmp_path)}).spec
+    place = RaySettings(cpus=0, resources={"simulator": 1})
+    options = {"collectors": 3, "num_envs": 3, "capacity": 10_000}
+    collector, slots = start(
+        make, spec, make=lambda context: ray_collector(context, place), log_dir=str(tmp_path), **options
+    )
+
+    def nodes() -> set[int]:
+        pids = [slot.child.pid for slot in slots]
+        return {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+
+    try:
+        collect_each(collector, slots, 10)
+        assert nodes() == {node.all_processes["raylet"][0].process.pid}
+        connected.remove_node(node, allow_graceful=False)
+        other = connected.add_node(num_cpus=0, resources={"simulator": 3}, **SMALL)
+        collect_each(collector, slots, 100)
+        assert nodes() == {other.all_processes["raylet"][0].process.pid}
+    finally:
+        collector.close()
+
+
+def test_the_working_directory_and_offbeat_are_sent_to_the_nodes(cluster: Any, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "sent_env.py").write_text(
+        "import os, gymnasium, offbeat\n"
+        "def make(**kwargs):\n"
+        f"    open(f'{tmp_path}/seen-{{os.getpid()}}', 'w').write(f'{{__file__}} {{offbeat.__file__}}')\n"
+        "    return gymnasium.make('Pendulum-v1')\n"
+    )
+    settings = ["--total-steps", "120", "--warmup-steps", "50", "--eval-episodes", "0", "--quiet", "--out", "runs"]
+    place = ["--collectors", "1", "--collector", "ray", "--ray-address", cluster.address, "--ray-working-dir", "."]
+    command = [sys.executable, "-m", "offbeat", "train", "sac", "--env", "sent_env:make", *settings, *place]
+    subprocess.run(command, cwd=code, check=True, timeout=300)
+    seen = [path.read_text() for path in tmp_path.glob("seen-*")]
+    assert any(text.count("runtime_resources") == 2 for text in seen), seen
 
 
 class LosesANode:

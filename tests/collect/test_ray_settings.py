@@ -137,6 +137,23 @@ def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyP
         offbeat.train("sac", "Pendulum-v1", collector="ray", collectors=1, quiet=True)
 
 
+def test_a_node_without_offbeat_says_so(noted: NotedRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class of an actor is sent by value, so that it runs where Offbeat cannot be imported."""
+    kind, paths = connect(RaySettings(), 1, 0).make_actor()
+    before = sys.path.copy()
+    try:
+        actor = kind([*paths, str(Path(__file__).parent), "/nowhere"])
+        assert sys.path[: len(before)] == before, "the node's own paths come first"
+        assert "/nowhere" not in sys.path
+    finally:
+        sys.path[:] = before
+    monkeypatch.setitem(sys.modules, "offbeat.collect.ray_worker", None)
+    status, sentence = actor.call("where")
+    assert status == "failed permanently"
+    assert f"node {os.uname().nodename} of the Ray cluster cannot import Offbeat" in sentence
+    assert "<locals>" in kind.__qualname__
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
