@@ -59,7 +59,7 @@ CUES = (
     Case("cue-ppo-gru", "PPO, GRU", "ppo", CUE, ROLLOUTS),
     Case("cue-ppo-mlp", "PPO, MLP", "ppo", CUE, tasks.CUE_ROLLOUTS),
     Case("cue-appo-gru", "APPO, GRU", "appo", CUE, ROLLOUTS),
-    Case("cue-appo-gru-collectors", "APPO, GRU, 2 collectors", "appo", CUE, ROLLOUTS | {"collectors": 2}),
+    Case("cue-appo-gru-collectors", "APPO, GRU, 2 collectors", "appo", CUE, ROLLOUTS | tasks.CUE_COLLECTORS),
 )
 
 
