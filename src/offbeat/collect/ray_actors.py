@@ -49,6 +49,7 @@ class Call:
 class RayActors:
     """Puts workers into actors of a cluster, and the newest weights into its object store when a worker needs them.
 
+    published: the number of publications. A version may be published again, with other statistics of normalisers.
     abandoned: chunks that were asked for and never came, because their actor or its node was lost.
     """
 
@@ -64,10 +65,11 @@ class RayActors:
         self._handles: list[ActorHandle] = []
         self._publication: Publication | None = None
         self._reference: Any = None
-        self.abandoned = 0
+        self.published = self.abandoned = 0
 
     def publish(self, publication: Publication) -> None:
         self._publication, self._reference = publication, None
+        self.published += 1
 
     @property
     def version(self) -> int:
@@ -128,7 +130,7 @@ class ActorHandle:
         self._calls, self._messages = deque[Call](), deque[tuple[str, Any]]()
         self._ending: tuple[str, str, bool] | None = None  # how, traceback, permanent
         self._began, self._noted, self._closed = 0.0, False, False
-        self._version: int | None = None  # of the weights that the actor was given last
+        self._given = 0  # the number of the publication that the actor has or gets
         self._known: tuple[int, int, bool] | None = None  # what calls were made for
 
     @property
@@ -151,7 +153,7 @@ class ActorHandle:
             rows = slot.store.written * slot.store.steps * slot.store.num_envs
         actor_job = ActorJob(job, slot.control.copied_words(), rows, host.hang_seconds, host.cluster.node)
         self._actor, self._began, self._noted = host.cluster.make_actor(), time.monotonic(), False
-        self._version = None
+        self._given = 0
         self._call("where")
         self._call("begin", cloudpickle.dumps(actor_job))
 
@@ -166,7 +168,7 @@ class ActorHandle:
         if not self.alive:
             return
         control = self._slot.control
-        if self._calls and not self._calls[0].future.done():
+        if self._pid is not None and self._calls and not self._calls[0].future.done():
             known = control.permit, control.snapshot_requested, idle
             if known == self._known:
                 return  # nothing has come, and nothing more is due: the usual case while the learner waits
@@ -218,8 +220,8 @@ class ActorHandle:
         if not self._calls:
             self._slot.control.heartbeat = time.monotonic_ns()
         # The reference only once: each that is passed makes the actor's node report when it needs it no more.
-        weights = host.weights() if self._version != host.version else []
-        self._version = host.version
+        weights = host.weights() if self._given != host.published else []
+        self._given = host.published
         arguments = steps, host.seconds, self._slot.control.other_rows, host.version, weights
         self._call("collect", *arguments, steps=steps, version=host.version)
 

@@ -97,8 +97,7 @@ class RayWorker:
             self._worker = Worker(
                 self._mailbox, self._job.worker, self._outbox, self._control, self._trace, _never_full, lambda: True
             )
-        self._loaded, self._newest = -1, -1
-        self._weights: Callable[[], Weights] | None = None
+        self._weights: tuple[int, Callable[[], Weights]] | None = None  # that are not loaded yet
         self._idle_since = time.monotonic_ns()
         self._step_began: float | None = None
         if threading.current_thread() is threading.main_thread():
@@ -119,12 +118,12 @@ class RayWorker:
         control.waited_ns += time.monotonic_ns() - self._idle_since
         control.other_rows = other_rows
         if weights is not None:
-            self._newest, self._weights = version, weights
+            self._weights = version, weights
         now, episodes, received = time.monotonic(), list[Episode](), control.episodes_sent
         until, most = now + seconds, control.episode_capacity - len(control.next_episodes)
         for _ in range(steps):
-            if self._newest != self._loaded and outbox.may_change_weights:
-                self._load()
+            if self._weights is not None and outbox.may_change_weights:
+                self._load(*self._weights)
             self._step_began = now
             self._worker.step()
             now = time.monotonic()
@@ -139,13 +138,12 @@ class RayWorker:
         self._idle_since = time.monotonic_ns()
         return report
 
-    def _load(self) -> None:
-        assert self._weights is not None
+    def _load(self, version: int, weights: Callable[[], Weights]) -> None:
         with self._trace("weights"):
             # Copies: arrays in Ray's object store are read-only, and stay there as long as they are used.
-            weights = {name: np.array(array) for name, array in self._weights().items()}
-            self._worker.load(Publication(self._newest, weights))
-            self._loaded = self._newest
+            copies = {name: np.array(array) for name, array in weights().items()}
+            self._worker.load(Publication(version, copies))
+            self._weights = None
 
     def snapshot(self) -> WorkerState:
         with self._trace("snapshot"):
