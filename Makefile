@@ -35,6 +35,7 @@ soak: $(VENV)/.dev ## Run the fault tests with all repetitions: kill, stop and s
 bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Compare speed and memory with other libraries (half an hour)
 	$(BIN)/python benchmarks/learner.py
 	$(BIN)/python benchmarks/recurrent.py
+	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/end_to_end.py
 	$(BIN)/python benchmarks/command.py
