@@ -26,8 +26,8 @@ from offbeat.learn import torch_ranks
 from offbeat.run.checkpoint import Checkpoints
 
 SAC = {
-    **{"total_steps": 300, "warmup_steps": 50, "random_steps": 50, "batch_size": 16, "hidden": (16, 16)},
-    **{"checkpoint_every": 100, "eval_every": 125, "eval_episodes": 1, "log_every": 100, "logger": ()},
+    **{"total_steps": 160, "warmup_steps": 40, "random_steps": 40, "batch_size": 16, "hidden": (16, 16)},
+    **{"checkpoint_every": 50, "eval_every": 75, "eval_episodes": 1, "log_every": 100, "logger": ()},
     **{
         "normalise_observations": True,
         "normalise_rewards": True,
@@ -47,7 +47,7 @@ class Pendulum(gymnasium.Wrapper):
     """With short episodes; on one rank it sends its own process a signal, in one of its steps."""
 
     def __init__(self, rank: int = -1, step: int = 0, number: int = 0) -> None:
-        super().__init__(gymnasium.make("Pendulum-v1", max_episode_steps=40))
+        super().__init__(gymnasium.make("Pendulum-v1", max_episode_steps=20))
         self._fatal, self._left, self._number = int(os.environ.get("RANK", "0")) == rank, step, number
 
     def step(self, action: Any) -> Any:
@@ -165,7 +165,7 @@ def ppo(out: Path) -> Callable[[], Any]:
 
 def broken(out: Path, name: str, number: int) -> dict[str, Any]:
     """A run in which rank 1 gets a signal in the middle, and which is resumed by as many ranks."""
-    found = {name: in_ranks(2, train(out, name, fault={"rank": 1, "step": 125, "number": number}))}
+    found = {name: in_ranks(2, train(out, name, fault={"rank": 1, "step": 65, "number": number}))}
     found[f"{name} state"] = state(out, name)
     found[f"{name} again"] = in_ranks(2, resume(out, name))
     return found | {f"{name} again state": state(out, name)}
@@ -179,15 +179,15 @@ def changed(out: Path, name: str, before: str, ranks: int, **changes: Any) -> di
 
 def main(out: Path, more: bool) -> None:
     torch.set_num_threads(1)
-    torch_ranks.UPDATES_BETWEEN_COMPARISONS = 20
+    torch_ranks.UPDATES_BETWEEN_COMPARISONS = 10
     found: dict[str, Any] = {"whole": in_ranks(2, train(out, "whole")), "whole state": state(out, "whole")}
     if more:
         found |= broken(out, "stopped", signal.SIGTERM)
         found |= {"ppo": in_ranks(2, ppo(out)), "ppo state": state(out, "ppo")}
     else:
         found |= broken(out, "killed", signal.SIGKILL)
-        found |= changed(out, "fewer", "whole", 1, learners=1, total_steps=340)
-        found |= changed(out, "more", "fewer", 2, total_steps=400)
+        found |= changed(out, "fewer", "whole", 1, learners=1, total_steps=180)
+        found |= changed(out, "more", "fewer", 2, total_steps=200)
         found["uneven"] = in_ranks(2, train(out, "uneven", batch_size=15))
     print(json.dumps(found))
 
