@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from offbeat.errors import UsageError
+from offbeat.errors import RunInterrupted, UsageError
+from offbeat.ranks import Alone
 from offbeat.run import ranked
 from offbeat.run.numbers import merged
 from offbeat.settings import make_config
@@ -116,3 +117,30 @@ def test_numbers_of_ranks_are_summed_or_averaged() -> None:
     other = {**own, "return_100": 3.0, "critic_loss": 4.0, "length_100": 5.0}
     whole = {"replay": 20, "return_100": 2.0, "steps_per_second": 7.0, "critic_loss": 3.0, "length_100": 5.0}
     assert merged([own, other]) == whole
+
+
+class Closing(Alone):
+    """Ranks that note that they were left."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_rank_that_fails_leaves_the_others_and_one_that_is_stopped_does_not() -> None:
+    for error, left in ((OSError(), True), (RunInterrupted("stopped", None), False)):
+        ranks = Closing()
+        ranked._RANKS[:] = [ranks]
+        with pytest.raises(type(error)), ranked.leaving_on_error(ranks):
+            raise error
+        assert (ranks.closed, ranks not in ranked._RANKS) == (left, left)
+    ranked._RANKS.clear()
+
+
+def test_variables_of_a_job_without_an_address_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match=r"RANK=0 and WORLD_SIZE=2 say .* Start the processes with torchrun"):
+        ranked.join(make_config("sac", {"env": "Pendulum-v1"}))

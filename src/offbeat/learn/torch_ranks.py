@@ -45,8 +45,14 @@ class TorchRanks:
         if torch.cuda.is_available():
             torch.cuda.set_device(place.local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        with _explained(place.rank):
-            dist.init_process_group(backend, timeout=TIMEOUT)
+        try:
+            with _explained(place.rank):
+                dist.init_process_group(backend, timeout=TIMEOUT)
+        except ValueError as error:
+            raise UsageError(
+                f"RANK={place.rank} and WORLD_SIZE={place.size} say that this is one of several learners, but they "
+                f"cannot meet: {error}. Start the processes with torchrun, or unset both variables"
+            ) from error
         ranks = cls()
         ranks._owns = True
         return ranks

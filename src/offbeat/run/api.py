@@ -86,7 +86,8 @@ def train_config(
     config, ranks = ranked.join(config)
     config = tuning.settled(config)
     own = ranked.own_config(config, ranks)
-    with explain_os_errors(), learner_threads(config.run.compute.threads, config.run.compute.backend):
+    threads = learner_threads(config.run.compute.threads, config.run.compute.backend)
+    with explain_os_errors(), threads, ranked.leaving_on_error(ranks):
         parts = prepare(Environments(own, env, eval_env), callbacks, ranks, config)
         with Stop() as stop:  # from here on there is something to lose
             try:
@@ -170,7 +171,8 @@ def _resume(
         config, ranks = ranked.join(config, changes)
         config = tuning.settled(config)
         own = ranked.own_config(config, ranks, saved_seed(snapshot, config, ranks))
-        with learner_threads(config.run.compute.threads, config.run.compute.backend):
+        threads = learner_threads(config.run.compute.threads, config.run.compute.backend)
+        with threads, ranked.leaving_on_error(ranks):
             parts = prepare(Environments(own, env, eval_env), callbacks, ranks, config)
             check_compatible(notes, config.algorithm, parts.training.spec)
             with Stop() as stop:

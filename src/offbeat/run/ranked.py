@@ -7,13 +7,14 @@ contributes an equal part. Steps and updates are counted over all ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from offbeat import flat
 from offbeat.algorithms.configs import Config
-from offbeat.errors import UsageError
+from offbeat.errors import RunInterrupted, UsageError
 from offbeat.ranks import ALONE, Place, Ranks, own_seed, part_of_batch, place
 from offbeat.run.training import Training
 from offbeat.types import EnvSpec
@@ -64,6 +65,20 @@ def process_ranks() -> Ranks:
 
         _RANKS.append(TorchRanks.join(place()))
     return _RANKS[0]
+
+
+@contextmanager
+def leaving_on_error(ranks: Ranks) -> Iterator[None]:
+    """Leaves the other ranks where this one fails, so that they notice at once, even if its process goes on."""
+    try:
+        yield
+    except RunInterrupted:
+        raise
+    except BaseException:
+        if ranks in _RANKS:
+            _RANKS.remove(ranks)
+            ranks.close()
+        raise
 
 
 def own_config(config: Config, ranks: Ranks, seed: int | None = None) -> Config:
