@@ -82,19 +82,9 @@ def compare(columns: list[dict[str, np.ndarray]], log: np.ndarray, run_seed: int
     columns: those of each shard, in the order in which they were written.
     """
     rows = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
-    key = _keys(rows["obs"])
-    assert len(np.unique(key)) == len(key), "a step is there twice"
-
-    logged = (log["number"] << 4) + log["step"]
-    order = np.argsort(logged)
-    log, logged = log[order], logged[order]
-    place = np.searchsorted(logged, key)
-    assert (place < len(logged)).all(), "a row is of no step that happened"
-    assert (logged[place] == key).all(), "a row is of no step that happened"
-    for name in ("action", "reward", "terminated"):
-        assert (rows[name] == log[name][place]).all(), f"{name} is not what happened"
-
-    assert (_keys(rows["next_obs"]) == key + 1).all(), "a row goes on in another episode"
+    missing, key = compare_rows(rows, log), _keys(rows["obs"])
+    log = log[np.argsort((log["number"] << 4) + log["step"])]
+    place = np.searchsorted((log["number"] << 4) + log["step"], key)
     cut = rows["truncated"] & ~log["truncated"][place].astype(bool)
     assert not (rows["truncated"] < log["truncated"][place]).any()
     assert not np.isin(key[cut] + 1, key).any(), "an episode goes on after it was cut"
@@ -111,4 +101,20 @@ def compare(columns: list[dict[str, np.ndarray]], log: np.ndarray, run_seed: int
         order = np.lexsort((each["step"], each["episode"], each["env"]))
         by_time = np.argsort(each["env"], kind="stable")
         assert (order == by_time).all(), "an environment's rows are out of order"
+    return missing
+
+
+def compare_rows(rows: dict[str, np.ndarray], log: np.ndarray) -> int:
+    """Holds single rows to the log, in whatever order; returns how many steps of the log no row tells of."""
+    key = _keys(rows["obs"])
+    assert len(np.unique(key)) == len(key), "a step is there twice"
+    logged = (log["number"] << 4) + log["step"]
+    order = np.argsort(logged)
+    log, logged = log[order], logged[order]
+    place = np.searchsorted(logged, key)
+    assert (place < len(logged)).all(), "a row is of no step that happened"
+    assert (logged[place] == key).all(), "a row is of no step that happened"
+    for name in ("action", "reward", "terminated"):
+        assert (rows[name] == log[name][place]).all(), f"{name} is not what happened"
+    assert (_keys(rows["next_obs"]) == key + 1).all(), "a row goes on in another episode"
     return len(logged) - len(key)

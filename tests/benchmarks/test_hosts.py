@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -94,3 +95,28 @@ def test_bytes_of_a_row_are_those_of_the_schema() -> None:
     spec = make_vector("Pendulum-v1", 1).spec
     assert Schema.transitions(spec).row.itemsize == 4 * (2 * 3 + 1 + 1) + 16
     assert json.loads(MEASURED.read_text())["cases"]["sac, 1 environment"]["bytes_per_row"] == 4 * (2 * 17 + 6 + 1) + 16
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: offbeat[ray]")
+def test_both_kinds_of_collectors_are_measured_in_turns(hosts: Any, tmp_path: Path) -> None:
+    quick = [
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.3",
+        "--calls",
+        "20",
+        "--only",
+        "sac, 1 environment",
+        "--out",
+        str(tmp_path),
+    ]
+    command = [sys.executable, str(BENCHMARKS / "ray_collectors.py"), *quick]
+    subprocess.run(command, check=True, timeout=600)
+    record = json.loads((tmp_path / "ray_collectors.json").read_text())
+    assert list(record["cases"]) == ["sac, 1 environment", "sac, 1 environment, weights"]
+    for case in record["cases"].values():
+        assert [score["name"] for score in case["scores"]] == ["processes", "ray"]
+        assert all(len(score["rounds"]) == 2 and min(score["rounds"]) > 0 for score in case["scores"])
+    assert len(hosts.reproduce(record)) == 2

@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offbeat
 import soak
-from collectors import collect_each, columns, settle, start
-from logged import compare, make, read_log
+from collectors import TakenRollouts, collect_each, columns, make_context, publication, settle, start
+from logged import compare, compare_rows, make, read_log
 from offbeat.collect.factories import ray as ray_collector
 from offbeat.collect.ray_cluster import RaySettings
 from offbeat.envs import make_vector
+from offbeat.trace import NO_TRACE
 from patience import wait_until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
@@ -83,6 +85,43 @@ def test_lost_nodes_cost_nothing_but_the_chunks_that_are_counted(connected: Any,
         assert sum(slot.store.committed for slot in slots) == collector.polled_rows
     finally:
         collector.close()
+
+
+def test_lost_nodes_cost_nothing_but_the_rollouts_that_are_counted(connected: Any, tmp_path: Path) -> None:
+    choice, losses, steps = random.Random(2), soak.count(20), 10
+    env_kwargs = {"log_dir": str(tmp_path)}
+    spec = make_vector(make, 1, env_kwargs=env_kwargs).spec
+    experience = TakenRollouts(spec, steps)
+    options = {"collectors": NODES, "num_envs": 2 * NODES, "max_crashes": 20, "env_kwargs": env_kwargs}
+    collector = ray_collector(make_context(make, spec, experience, **options))
+    collector.connect(note=print, trace=NO_TRACE, stop=lambda: False)
+    collector.publish(publication(0))
+    slots = collector._slots
+    try:
+        for loss in range(losses + 1):
+            wanted = [slot.store.written + 20 for slot in slots]
+            collector.allow(10**9)
+            wait_until(
+                lambda wanted=wanted: (
+                    collector.poll(0.01),
+                    all(slot.store.written >= least for slot, least in zip(slots, wanted, strict=True)),
+                )[1],
+                "a worker makes no rollouts",
+            )
+            if loss < losses:
+                lose_a_node(connected, choice, [slot.child.pid for slot in slots])
+        collector.allow(-1)  # what was begun is completed
+        wait_until(lambda: (collector.poll(0.01), not any(slot.store.filling for slot in slots))[1], "it goes on")
+        while collector.poll(0.0):
+            pass
+        abandoned = collector.report().lost["abandoned_rollouts"]
+    finally:
+        collector.close()
+    rows = np.concatenate([rows[valid] for rows, valid in experience.rollouts])
+    missing = compare_rows({name: rows[name] for name in rows.dtype.names}, read_log(tmp_path))
+    print(f"{losses} nodes lost: {abandoned} rollouts abandoned, {missing} rows missing")
+    assert abandoned >= losses
+    assert missing <= abandoned * steps * 2
 
 
 def test_actors_are_placed_by_their_resources(connected: Any, tmp_path: Path) -> None:
