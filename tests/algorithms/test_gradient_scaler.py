@@ -11,7 +11,7 @@ import torch
 
 import small_agents
 import small_backends as small
-from offbeat.algorithms.torch import precision
+from offbeat.algorithms.torch import across, precision
 from offbeat.algorithms.torch.optimise import SGD, Guarded, apply, apply_jointly
 from offbeat.algorithms.torch.precision import FIRST_SCALE, LEAST_SCALE, GradientScaler
 from offbeat.types import Batches
@@ -95,6 +95,29 @@ def test_one_number_that_is_not_finite_leaves_out_a_step(bad: float) -> None:
     assert all(torch.equal(flat, torch.ones_like(flat)) for flat in flats)
     apply(*parts[0], 0.5)
     assert flats[0].tolist() == [0.5] * 3
+    assert guard.numbers() == {"skipped_updates": 1.0, "gradient_scale": FIRST_SCALE / 2}
+
+
+class OtherRank:
+    """Two ranks, the other of which has a gradient of this value."""
+
+    size = 2
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        tensor.add_(self.value)
+
+
+def test_an_overflow_on_one_rank_leaves_out_the_step_on_all() -> None:
+    guard, flat = scaler(), torch.ones(3)
+    with across.together(OtherRank(float("inf"))):
+        apply(flat, torch.ones(3), Guarded(SGD(), guard), 0.5)
+    assert flat.tolist() == [1.0] * 3
+    with across.together(OtherRank(3.0)):
+        apply(flat, torch.ones(3), Guarded(SGD(), guard), 0.5)
+    assert flat.tolist() == [0.0] * 3  # the mean of 1 and 3 is 2
     assert guard.numbers() == {"skipped_updates": 1.0, "gradient_scale": FIRST_SCALE / 2}
 
 
