@@ -2,7 +2,7 @@
 
 Only the import lines differ. Without memory the torque cannot be chosen well: see --kind none.
 
-python examples/coming_from_skrl_rnn.py --kind gru --timesteps 8000
+python examples/coming_from_skrl_rnn.py --kind gru --timesteps 10000
 """
 
 import argparse
@@ -36,30 +36,36 @@ class NoVelocity(gym.ObservationWrapper):
 
 
 class Memory(nn.Module):
-    """A GRU or an LSTM over the steps of an update's sequences, or over one step of acting; or neither."""
+    """A GRU or an LSTM over the steps of an update's sequences, or over one step of acting; or neither.
+
+    Its features are those of the GRU or LSTM, and the observation beside them.
+    """
 
     def __init__(self, kind, size, hidden, num_envs):
         super().__init__()
         self.kind, self.num_envs = kind, num_envs
         self.hidden = hidden if kind != "none" else 0
-        self.width = hidden if kind != "none" else size
+        self.width = self.hidden + size
         if kind != "none":
             self.rnn = {"gru": nn.GRU, "lstm": nn.LSTM}[kind](size, hidden, batch_first=True)
+            # torch draws these weights for as many inputs as hidden units: too small for two inputs.
+            nn.init.uniform_(self.rnn.weight_ih_l0, -(size**-0.5), size**-0.5)
 
     def specification(self):
         sizes = [(1, self.num_envs, self.hidden)] * {"gru": 1, "lstm": 2, "none": 0}[self.kind]
         return {"rnn": {"sequence_length": SEQUENCE_LENGTH, "sizes": sizes}} if sizes else {}
 
-    def forward(self, inputs, first):
-        """Features of each row, and the new states. first: the row of a sequence whose states it begins with."""
+    def forward(self, inputs, from_zeros=False):
+        """Features of each row, and the new states. from_zeros: begins sequences with zeros, not with inputs["rnn"]."""
         x = inputs["observations"]
         if self.kind == "none":
             return x, []
         if "terminated" not in inputs:  # acting: one step of each environment
             out, new = self.run(x[:, None], inputs["rnn"])
-            return out[:, 0], new
+            return torch.cat([out[:, 0], x], dim=1), new
         x = x.view(-1, SEQUENCE_LENGTH, x.shape[-1])
-        states = [each.view(1, -1, SEQUENCE_LENGTH, self.hidden)[:, :, first].contiguous() for each in inputs["rnn"]]
+        states = [each.view(1, -1, SEQUENCE_LENGTH, self.hidden)[:, :, 0].contiguous() for each in inputs["rnn"]]
+        states = [torch.zeros_like(each) for each in states] if from_zeros else states
         ended = (inputs["terminated"] | inputs["truncated"]).view(-1, SEQUENCE_LENGTH)
         cuts = (ended[:, :-1].any(0).nonzero()[:, 0] + 1).tolist()
         outs = []
@@ -67,7 +73,7 @@ class Memory(nn.Module):
             out, states = self.run(x[:, start:stop], states)
             states = [each * ~ended[:, stop - 1, None] for each in states]  # the next episode begins with zeros
             outs.append(out)
-        return torch.cat(outs, 1).flatten(0, 1), states
+        return torch.cat([torch.cat(outs, 1), x], dim=2).flatten(0, 1), states
 
     def run(self, x, states):
         out, new = self.rnn(x, tuple(states) if self.kind == "lstm" else states[0])
@@ -88,7 +94,7 @@ class Policy(GaussianMixin, Model):
         return self.memory.specification()
 
     def compute(self, inputs, role):
-        features, states = self.memory(inputs, first=0)
+        features, states = self.memory(inputs)
         return 2.0 * torch.tanh(self.net(features)), {"log_std": self.log_std, "rnn": states}
 
 
@@ -104,9 +110,9 @@ class Critic(DeterministicMixin, Model):
         return self.memory.specification()
 
     def compute(self, inputs, role):
-        # The target critics get next observations: the states before them are those of the second step.
-        features, states = self.memory(inputs, first=1 if role.startswith("target") else 0)
-        return self.net(torch.cat([features, inputs["taken_actions"]], dim=1)), {"rnn": states}
+        # inputs["rnn"] are the policy's states. A critic learned faster when it began with zeros.
+        features, _ = self.memory(inputs, from_zeros=True)
+        return self.net(torch.cat([features, inputs["taken_actions"]], dim=1)), {}
 
 
 def evaluate(agent, env, episodes):
@@ -168,7 +174,7 @@ def make_trainer(options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("gru", "lstm", "none"), default="gru")
-    parser.add_argument("--timesteps", type=int, default=8_000)
+    parser.add_argument("--timesteps", type=int, default=10_000)
     parser.add_argument("--learning-starts", type=int, default=200)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=16)

@@ -21,7 +21,7 @@ SHORT = ("--timesteps", "260", "--learning-starts", "230", "--checkpoint-interva
 
 def run(script: Path, directory: Path, *arguments: str) -> str:
     command = [sys.executable, str(script), "--directory", str(directory / "runs"), *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=directory, timeout=600)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=directory, timeout=1_800)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -49,7 +49,7 @@ def test_the_jax_example_runs_and_leaves_skrls_files(tmp_path: Path) -> None:
     assert all(isinstance(each, bytes) for each in saved.values())
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_the_recurrent_example_runs(kind: str, tmp_path: Path) -> None:
     assert mean_return(run(RNN_EXAMPLE, tmp_path, "--kind", kind, *SHORT)) < 0
     saved = torch.load(tmp_path / "runs" / "pendulum.pt", weights_only=True)
@@ -70,3 +70,21 @@ def test_the_same_file_runs_on_skrl_with_other_imports(example: Path, suffix: st
 def test_the_example_learns_pendulum(example: Path, tmp_path: Path) -> None:
     """A random policy has a mean return of about -1,220, and the untrained one of about -1,400."""
     assert mean_return(run(example, tmp_path, "--timesteps", "10000")) > -400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_the_recurrent_example_learns_pendulum_without_velocity(kind: str, tmp_path: Path) -> None:
+    """Without memory the mean return is about -1,250, that of a random policy."""
+    assert mean_return(run(RNN_EXAMPLE, tmp_path, "--kind", kind)) > -500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "forgets"), [("none", False), ("gru", True)])
+def test_without_a_state_pendulum_without_velocity_is_not_learned(kind: str, forgets: bool, tmp_path: Path) -> None:
+    """forgets: the state is zero in every step that acts."""
+    script, source = tmp_path / "script.py", RNN_EXAMPLE.read_text()
+    kept, zeroed = "x], dim=1), new\n", "x], dim=1), [0.0 * each for each in new]\n"
+    assert kept in source
+    script.write_text(source.replace(kept, zeroed) if forgets else source)
+    assert mean_return(run(script, tmp_path, "--kind", kind)) < -800
