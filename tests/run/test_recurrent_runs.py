@@ -89,9 +89,23 @@ def test_a_recurrent_module_of_ones_own_is_trained_and_acts(tmp_path: Path) -> N
     assert run.evaluation.version == 100
 
 
-@pytest.mark.parametrize(("case", "start"), [("sac", "stored"), ("dqn", "zero")])
-def test_every_algorithm_learns_from_sequences_of_collectors(case: str, start: str, tmp_path: Path) -> None:
-    run = train(tmp_path, case, collectors=2, num_envs=4, start_state=start, eval_episodes=1)
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        ("sac", {"start_state": "stored"}),
+        ("dqn", {"start_state": "zero"}),
+        pytest.param("sac", {"backend": "jax"}, marks=pytest.mark.slow),
+        pytest.param(
+            "sac",
+            {"backend": "jax", "network": "own_parts.flax_memory:memory", "recurrent_size": 256},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_every_algorithm_learns_from_sequences_of_collectors(
+    case: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    run = train(tmp_path, case, collectors=2, num_envs=4, eval_episodes=1, **settings)
     assert run.status == "finished"
     assert run.evaluation.version >= 100
 
