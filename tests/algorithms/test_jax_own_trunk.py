@@ -83,12 +83,19 @@ class Wrong(Plain):
         self._state, self._found = state, found
 
     def initial_state(self, batch: int) -> Any:
-        return np.zeros(self._state)
+        return np.zeros((batch, *self._state[1:]) if self._state[0] == 2 else self._state)
 
     def apply(self, params: Any, x: Any, state: Any, mask: Any) -> Any:
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
+
+
+class Stubborn(Wrong):
+    """Its initial state has two rows for every batch."""
+
+    def initial_state(self, batch: int) -> Any:
+        return np.zeros(self._state)
 
 
 PAIR = np.zeros((2, 3)), np.zeros((2, 4))
@@ -102,6 +109,7 @@ PAIR = np.zeros((2, 3)), np.zeros((2, 4))
         (Wrong((2, 4), (np.zeros((1, 3)), PAIR[1])), r"features \(1, 3\) for 2 rows"),
         (Wrong((2, 3), PAIR), r"it gave a state \(2, 4\) for 2 rows, but the state before was \(2, 3\)"),
         (Wrong((2, 3), RuntimeError("oh")), "two rows of zeros raised RuntimeError: oh"),
+        (Stubborn((2, 4), PAIR), r"initial_state\(1\) gave a state \(2, 4\) for 1 row; initial_state"),
         (object(), "object has no initial_state"),
         (OwnGRU(BOX), r"a torch module \(OwnGRU\), which backend=jax cannot use"),
     ],

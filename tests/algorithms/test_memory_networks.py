@@ -235,17 +235,26 @@ def test_a_users_module_is_told_where_its_state_is_the_initial_one() -> None:
 
 
 class _Wrong(nn.Module):
-    """initial: the shape of the initial state for 2 rows. after: what forward returns."""
+    """initial: the shape of the initial state for 2 rows; (2, C) is (batch, C). after: what forward returns."""
 
     def __init__(self, initial: Any, after: Any = None) -> None:
         super().__init__()
         self.weight, self._initial, self._after = nn.Parameter(torch.ones(1)), initial, after
 
     def initial_state(self, batch: int) -> Any:
-        return torch.zeros(self._initial) if isinstance(self._initial, tuple) else self._initial
+        if not isinstance(self._initial, tuple):
+            return self._initial
+        return torch.zeros((batch, *self._initial[1:]) if self._initial[0] == 2 else self._initial)
 
     def forward(self, x: Any, state: Any, mask: Any) -> Any:
         return self._after
+
+
+class Stubborn(_Wrong):
+    """Its initial state has two rows for every batch."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(2, 4))
 
 
 PAIR = torch.zeros(2, 3), torch.zeros(2, 4)
@@ -259,6 +268,7 @@ PAIR = torch.zeros(2, 3), torch.zeros(2, 4)
         (_Wrong((2, 4), PAIR[0]), "forward returned a Tensor, not a pair"),
         (_Wrong((2, 4), (torch.zeros(1, 3), PAIR[1])), r"features \(1, 3\) for 2 rows"),
         (_Wrong((2, 3), PAIR), r"forward gave a state \(2, 4\) for 2 rows, but the state before was \(2, 3\)"),
+        (Stubborn(), r"initial_state\(1\) gave a state \(2, 4\) for 1 row; initial_state"),
         (nn.GRU(5, 6), "GRU is not a recurrent nn.Module with initial_state"),
     ],
 )

@@ -75,10 +75,12 @@ def own_trunk(reference: Reference, spec: EnvSpec, seed: int, index: int, dtype:
     if not callable(begin):
         raise UsageError(f"network: {type(made).__name__} has no initial_state: {rule}")
     try:
-        state = np.asarray(begin(2))
+        state, one = np.asarray(begin(2)), np.asarray(begin(1))
     except Exception as error:
         raise UsageError(f"network: initial_state(2) raised {describe(error)}; {rule}") from error
     _check_state("initial_state(2)", state, None, rule)
+    if one.shape != (1, state.shape[1]):
+        raise UsageError(f"network: initial_state(1) gave a state {one.shape} for 1 row; {rule}")
     x, mask = np.zeros((2, spec.observation_size), dtype), np.zeros((2, 1), dtype)
     inputs = x, state.astype(dtype), mask
     own, first = make_pure(made, "network", seeded_key(seed, index), inputs)

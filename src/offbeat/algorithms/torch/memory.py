@@ -131,6 +131,8 @@ def _try_module(own: Any, observations: int) -> tuple[int, int]:
         with torch.no_grad():
             state = cast(Any, own).initial_state(2)
             _check_state("initial_state(2)", state, None, rule)
+            if tuple(one := cast(Any, own).initial_state(1).shape) != (1, state.shape[1]):
+                raise UsageError(f"network: initial_state(1) gave a state {tuple(one)} for 1 row; {rule}")
             like = next(own.parameters(), state)
             x = torch.zeros(2, observations, dtype=like.dtype, device=like.device)
             found: Any = own(x, state.to(like.dtype), torch.zeros(2, 1, dtype=like.dtype, device=like.device))
