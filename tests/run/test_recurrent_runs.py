@@ -163,6 +163,11 @@ def test_random_steps_advance_the_state_of_a_loop_of_ones_own() -> None:
     assert agent.learner.updates == 3
 
 
+def test_random_steps_of_a_run_advance_the_state_also_where_it_is_not_stored(tmp_path: Path) -> None:
+    run = train(tmp_path, start_state="zero", random_steps=70, warmup_steps=60, total_steps=70)
+    assert np.abs(Checkpoints(run.path).load("latest").arrays["collector/carry"]).min() > 0
+
+
 def test_observe_needs_the_state_that_acted_unless_sequences_begin_with_zeros() -> None:
     obs = np.zeros((2, 3), np.float32)
     transition = obs, np.zeros((2, 1)), np.zeros(2), obs, [False] * 2, [False] * 2
@@ -204,6 +209,10 @@ def test_evaluation_carries_a_state_for_each_environment(tmp_path: Path) -> None
         ({"sequence_length": 29}, r"sequence_length=29 after burn_in=2 makes sequences of 31 steps.* at most 30"),
         ({"capacity": 100, "num_envs": 20}, r"capacity=100 keeps 5 steps of each of 20 .* need 7: .* at least 140"),
         ({"n_step": 4, "capacity": 18, "num_envs": 2, "warmup_steps": 10}, r"n_step=4 need 10: .* at least 20"),
+        (
+            {"total_steps": 90, "num_envs": 15},
+            r"total_steps=90 makes 6 steps in each of 15 .* need 7: .* at least 105",
+        ),
         ({"actor": "own_parts.nothing:here"}, "gives every network a recurrent trunk, but actor"),
     ],
 )

@@ -66,13 +66,20 @@ class SequenceReplay:
         )
 
     def plan(self, worker: int, num_envs: int, total_envs: int) -> ShardPlan:
-        """Capacity is shared out by environments; each needs room for a sequence."""
+        """Capacity is shared out by environments; each needs room and time for a sequence."""
         kept, needed = self.settings.capacity // total_envs, self.settings.run_length
         if kept < needed:
             raise UsageError(
                 f"capacity={self.settings.capacity} keeps {kept} steps of each of {total_envs} environments, but "
                 f"{_described(self.settings)} need {needed}: use a capacity of at least "
                 f"{needed * total_envs}, or shorter sequences"
+            )
+        total = self.settings.total_steps
+        if total is not None and total // total_envs < needed:
+            raise UsageError(
+                f"total_steps={total} makes {total // total_envs} steps in each of {total_envs} environments, but "
+                f"{_described(self.settings)} need {needed}: use at least {needed * total_envs} steps, or shorter "
+                "sequences"
             )
         return self.settings.plan(self.schema, worker, num_envs, total_envs)
 
