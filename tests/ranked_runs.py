@@ -154,7 +154,8 @@ def state(out: Path, name: str) -> dict[str, Any]:
         "rows": len(rewards),
         "rewards": sorted(np.round(rewards.astype(float), 6).tolist()),
         "folders": [each for each in checkpoints.names() if each.startswith("step")],
-        "summary": json.loads((out / name / "summary.json").read_text())["status"],
+        "summary": (summary := json.loads((out / name / "summary.json").read_text()))["status"],
+        "episodes": summary["episodes"],
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 from offbeat.errors import RunInterrupted, UsageError
 from offbeat.ranks import Alone
 from offbeat.run import ranked
-from offbeat.run.numbers import merged
+from offbeat.run.numbers import merged, merged_totals
 from offbeat.settings import make_config
 
 TESTS = Path(__file__).parent.parent
@@ -42,6 +42,7 @@ def test_two_ranks_share_the_steps_and_make_every_update_together(runs: Any) -> 
     assert (first["status"], second["status"], second["history"]) == ("finished", "finished", [])
     state = runs["whole state"]
     assert (state["step"], state["updates"], state["rows"], state["ranks"]) == (160, 30, 160, 2)
+    assert state["episodes"] == 8  # of 20 steps, four on each rank
 
 
 def test_a_killed_rank_ends_the_run_and_its_last_checkpoint_stays(runs: Any) -> None:
@@ -144,3 +145,12 @@ def test_variables_of_a_job_without_an_address_are_explained(monkeypatch: pytest
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match=r"RANK=0 and WORLD_SIZE=2 say .* Start the processes with torchrun"):
         ranked.join(make_config("sac", {"env": "Pendulum-v1"}))
+
+
+def test_the_summary_counts_what_every_rank_has_lost_and_restarted() -> None:
+    own = {"env_steps": 9, "episodes": 1, "restarts": 0, "restarted_environments": 2, "train_return_100": None}
+    own |= {"waits": {"learner": 1.0}, "lost": {"abandoned_chunks": 1}, "policy_lag": {"updates": 3}}
+    other = {**own, "restarts": 2, "train_return_100": 5.0, "lost": {"abandoned_chunks": 2, "quarantined_rows": 4}}
+    whole = {"env_steps": 9, "episodes": 2, "restarts": 2, "restarted_environments": 4, "train_return_100": 5.0}
+    whole |= {"waits": {"learner": 2.0}, "lost": {"abandoned_chunks": 3, "quarantined_rows": 4}}
+    assert merged_totals([own, other]) == {**whole, "policy_lag": {"updates": 3}}

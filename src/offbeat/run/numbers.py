@@ -14,8 +14,9 @@ from offbeat.run.training import Training
 
 COUNTED = (
     *("episodes", "replay", "restarts", "dropped_rollouts", "stale_rollouts", "abandoned_rollouts"),
-    *("learner_waited", "collectors_waited"),
+    *("learner_waited", "collectors_waited", "restarted_environments"),
 )
+OWN_TOTALS = ("episodes", "restarts", "restarted_environments", "train_return_100", "success_100")
 OF_ALL_RANKS = ("steps_per_second", "updates_per_second", "updates_per_step")
 """What ranks count for themselves, and what is that of all already."""
 WHERE = ("step", "update", "wall")
@@ -50,6 +51,15 @@ def merged(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             total = sum(values)
             found[name] = total if name in COUNTED else total / len(values)
     return found
+
+
+def merged_totals(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The numbers of summary.json of several ranks as one; the policy lag is that of the first."""
+    found = merged([{name: numbers.get(name) for name in OWN_TOTALS if name in each[0]} for numbers in each])
+    for name in ("waits", "lost"):
+        keys = dict.fromkeys(key for numbers in each for key in numbers[name])
+        found[name] = {key: sum(numbers[name].get(key, 0) for numbers in each) for key in keys}
+    return {**each[0], **found}
 
 
 def check_own(own: Mapping[str, float], numbers: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from offbeat.observe.console import Console
 from offbeat.run.agreement import Agreement
 from offbeat.run.directory import RunDirectory
 from offbeat.run.evaluation import Evaluation
-from offbeat.run.numbers import merged
+from offbeat.run.numbers import merged, merged_totals
 from offbeat.run.progress import Progress
 from offbeat.run.rank_checkpoint import save_together
 from offbeat.run.records import Records
@@ -86,6 +86,13 @@ class RankedRunner(Runner):
         numbers = merged([json.loads(each) for each in found])
         self.progress.losses = {name: numbers[name] for name in self.progress.losses}
         return numbers
+
+    def _totals(self, status: str) -> dict[str, Any]:
+        """Those of all ranks; after a failure, those of this one, because the others may have ended."""
+        own = super()._totals(status)
+        if status == "failed":
+            return own
+        return merged_totals([json.loads(each) for each in self.training.ranks.gather_bytes(json.dumps(own).encode())])
 
     # Saving.
 

@@ -372,9 +372,11 @@ class Runner:
         self._call(CheckpointEvent, path)
 
     def _summary(self, status: str) -> None:
-        begun = {"status": status, "stop_reason": self.stop_reason}
+        self.records.summary({"status": status, "stop_reason": self.stop_reason, **self._totals(status)})
+
+    def _totals(self, status: str) -> dict[str, Any]:
         found = supervision(self.collector.report(), self.evaluator, self._evaluation_waited)
-        self.records.summary({**begun, **summary(self.training, self.progress, self._lag), **found})
+        return {**summary(self.training, self.progress, self._lag), **found}
 
     def fail(self, trace: str) -> None:
         """Marks the run as failed; its last checkpoint stays as it is."""
