@@ -103,7 +103,10 @@ def assert_same_metrics(ours: Any, theirs: Any, tolerance: float) -> dict[str, f
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [*((name, "float64") for name in CASES), *((name, "float32") for name in SINGLE)],
+    [
+        *((name, "float64") for name in CASES),
+        *(pytest.param(name, "float32", marks=[pytest.mark.slow] * (name != "scheduled")) for name in SINGLE),
+    ],
 )
 def test_torch_and_jax_agree_after_one_update_and_after_several_turns(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch

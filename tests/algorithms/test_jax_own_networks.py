@@ -89,6 +89,7 @@ class Sampling(Actor):
         return jnp.tanh(mean + noise), -jnp.square(noise).sum(1)
 
 
+@pytest.mark.slow
 def test_own_actor_may_supply_its_own_sample(tmp_path: Path) -> None:
     learner = updated(make(backend="jax", actor=lambda spec: Sampling(spec.action_size)), 2)
     assert learner.drain()["entropy"] > 0
@@ -141,6 +142,7 @@ def test_a_run_with_own_networks_is_evaluated_loaded_and_resumed(tmp_path: Path)
         offbeat.load_policy(whole.path, actor=lambda spec: Actor(spec.action_size, hidden=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
 def test_ppo_learns_with_own_networks(env: str, tmp_path: Path) -> None:
     own: dict[str, Any] = {

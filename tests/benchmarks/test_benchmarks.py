@@ -36,6 +36,7 @@ def on_the_benchmarks_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
+@pytest.mark.slow
 def test_learner_measures_both_libraries_against_the_floor(tmp_path: Path) -> None:
     only = ",".join([*BOTH, "plain script", "matrix products", "matrix products in the cache"])
     quick = ["--rounds", "2", "--seconds", "0.05", "--shape", "small", "--threads", "1", "--capacity", "2000"]
@@ -51,6 +52,7 @@ def test_learner_measures_both_libraries_against_the_floor(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+@pytest.mark.slow
 def test_replay_measures_sampling_adding_and_memory(tmp_path: Path) -> None:
     quick = ["--rounds", "1", "--seconds", "0.02", "--capacity", "20000", "--out", str(tmp_path)]
     run("replay.py", "--only", ",".join(BOTH), *quick)
@@ -72,6 +74,7 @@ def test_steps_per_second_are_measured_after_learning_has_started(tmp_path: Path
     assert all(0 < score["rounds"][0] < math.inf for score in record["steps_per_second"])
 
 
+@pytest.mark.slow
 def test_final_returns_are_measured_on_the_same_episodes(tmp_path: Path) -> None:
     quick = ["--learning", "--learning-steps", "1010", "--seeds", "1", "--environments", "Pendulum-v1"]
     run("end_to_end.py", "--only", ",".join(BOTH), "--threads", "1", "--out", str(tmp_path), *quick)
@@ -81,6 +84,7 @@ def test_final_returns_are_measured_on_the_same_episodes(tmp_path: Path) -> None
     assert all(-2_000 < total < 0 for name in BOTH for total in returns[name][0])
 
 
+@pytest.mark.slow
 def test_whole_on_policy_training_and_its_learner_alone_are_measured(tmp_path: Path) -> None:
     quick = ["--rounds", "1", "--seconds", "0.05", "--threads", "1", "--first-step", "4096", "--steps", "4096"]
     names = ["offbeat", "stable-baselines3 1 thread"]
@@ -95,6 +99,7 @@ def test_whole_on_policy_training_and_its_learner_alone_are_measured(tmp_path: P
     assert re.search(r"\| stable-baselines3 1 thread \|.*\| \d+\.\d\d x \|", done.stdout)
 
 
+@pytest.mark.slow
 def test_a_finished_on_policy_run_is_not_trained_again(tmp_path: Path) -> None:
     few = ["--learning", "--only", "offbeat", "--environment", "Pendulum-v1", "--learning-steps", "4096"]
     where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]

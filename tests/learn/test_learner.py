@@ -28,9 +28,10 @@ CASES: dict[str, tuple[str, EnvSpec, dict[str, Any]]] = {
 
 
 def on_both(*on_jax: str) -> Any:
-    """Every case in torch, and some on JAX, where each is compiled."""
+    """Every case in torch, and some on JAX, where each is compiled; in the default tests, one of them."""
+    slow = {(case, "jax"): pytest.mark.slow for case in on_jax if case != "dqn"}
     found = [
-        pytest.param(case, backend, id=f"{case}-{backend}")
+        pytest.param(case, backend, id=f"{case}-{backend}", marks=slow.get((case, backend), ()))
         for case, (algorithm, spec, _) in CASES.items()
         for backend in backends_of(algorithm, kind_of_actions(spec))
         if backend == "torch" or case in on_jax

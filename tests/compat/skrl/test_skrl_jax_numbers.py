@@ -112,7 +112,11 @@ class Given(Memory):
 
 @pytest.mark.parametrize(
     ("learned", "clip", "states", "limit"),
-    [(True, 0.0, None, None), (False, 0.05, small.STATES, None), (True, 0.05, None, 0.8)],
+    [
+        (True, 0.0, None, None),
+        pytest.param(False, 0.05, small.STATES, None, marks=pytest.mark.slow),
+        pytest.param(True, 0.05, None, 0.8, marks=pytest.mark.slow),
+    ],
     ids=["plain", "fixed coefficient, clipped gradients, states", "clipped actions"],
 )
 def test_an_update_equals_the_documented_formulas(

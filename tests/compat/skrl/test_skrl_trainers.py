@@ -350,6 +350,7 @@ def test_the_process_of_an_agent_has_the_seed_and_a_stream_of_its_own(monkeypatc
     assert drawn[0][1] != drawn[1][1]
 
 
+@pytest.mark.slow
 def test_a_parallel_agent_that_fails_is_named(tmp_path: Path) -> None:
     agents = [small.make_agent(tmp_path, skrl.RandomMemory(memory_size=32), init=False) for _ in range(2)]
     agents[1].cfg.rewards_shaper = lambda *arguments: 1 / 0
