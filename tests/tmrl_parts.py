@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -214,3 +216,8 @@ SMALL: dict[str, Any] = {
     "steps": 3,
     "sleep_between_buffer_retrieval_attempts": 0.0,
 }
+
+
+def with_sleep(sleep: Any) -> SimpleNamespace:
+    """The module `time` with another `sleep`, for one module: threads of other libraries sleep in this process, too."""
+    return SimpleNamespace(**{**vars(time), "sleep": sleep})

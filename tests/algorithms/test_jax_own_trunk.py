@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import offbeat
+from flax_memory import memory
 from offbeat.algorithms.jax.own_trunk import own_trunk
 from offbeat.algorithms.jax.recurrent import Recurrent
 from offbeat.errors import CheckpointError, UsageError
-from own_parts.flax_memory import memory
 from recurrent_parts import OwnGRU
 from small_backends import BOX, CHOICE, learn, same
 from small_sequences import recurrent, sequences
@@ -57,7 +57,7 @@ def test_a_network_with_the_built_in_formulas_learns_what_the_built_in_one_does(
 def test_a_run_trains_acts_and_loads_again(tmp_path: Path) -> None:
     run = offbeat.train(
         *("sac", "memory_tasks:pendulum"),
-        **{"out": str(tmp_path), "backend": "jax", "network": "own_parts.flax_memory:memory", "hidden": (8,)},
+        **{"out": str(tmp_path), "backend": "jax", "network": "flax_memory:memory", "hidden": (8,)},
         **{"sequence_length": 5, "burn_in": 2, "batch_size": 4, "total_steps": 80, "random_steps": 30, "preset": None},
         **{"warmup_steps": 50, "eval_episodes": 1, "max_episode_steps": 30, "threads": 1, "quiet": True, "logger": ()},
     )
@@ -70,7 +70,7 @@ def test_a_run_trains_acts_and_loads_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal([policy.act(obs) for _ in range(3)], first)
     with pytest.raises(CheckpointError, match=r"do not match the network that actor= creates; .*missing"):
         offbeat.load_policy(run.path, actor=lambda spec: Plain5()).act(obs)
-    with pytest.raises(UsageError, match=r"needs its code: pass actor= \(own_parts.flax_memory:memory\)"):
+    with pytest.raises(UsageError, match=r"needs its code: pass actor= \(flax_memory:memory\)"):
         offbeat.load_policy(run.path)
 
 

@@ -115,8 +115,9 @@ CHANGED: dict[str, Change] = {
     "trace_cpu": Change(True, "traced", {"trace": True}),
     "quiet": Change(False, "printed"),
 }
-OF_RAY = {"ray_address", "ray_cpus", "ray_resources", "ray_placement", "ray_working_dir"}
-"""Shown by tests/collect/test_ray_settings.py, because starting Ray takes seconds."""
+ELSEWHERE = {"ray_address", "ray_cpus", "ray_resources", "ray_placement", "ray_working_dir", "learners"}
+"""Shown by tests/collect/test_ray_settings.py and tests/run/test_learners_command.py, because a cluster and ranks are
+several processes."""
 OF_COLLECTED_ROLLOUTS = {
     "queue": Change(3, "queues", {"algorithm": "appo", "rollout_steps": 5, **COLLECTED}),
     "when_full": Change("drop-oldest", "queues", {"algorithm": "appo", "rollout_steps": 5, **COLLECTED}),
@@ -233,7 +234,7 @@ def usual(besides: dict[str, Any]) -> dict[str, Any]:
     return _usual[key]
 
 
-@pytest.mark.parametrize("setting", [name for name in NAMES if name not in OF_RAY] + [*OF_COLLECTED_ROLLOUTS])
+@pytest.mark.parametrize("setting", [name for name in NAMES if name not in ELSEWHERE] + [*OF_COLLECTED_ROLLOUTS])
 def test_every_setting_of_a_run_changes_something(setting: str) -> None:
     changes = CHANGED | OF_COLLECTED_ROLLOUTS
     assert setting in changes, f"{setting} is shown by no test: add another value for it to CHANGED"
@@ -247,4 +248,4 @@ def test_what_is_seen_of_a_run_repeats() -> None:
 
 
 def test_no_change_is_for_a_setting_that_is_gone() -> None:
-    assert set(CHANGED) | OF_RAY == set(NAMES)
+    assert set(CHANGED) | ELSEWHERE == set(NAMES)

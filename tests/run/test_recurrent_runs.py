@@ -97,7 +97,7 @@ def test_a_recurrent_module_of_ones_own_is_trained_and_acts(tmp_path: Path) -> N
         pytest.param("sac", {"backend": "jax"}, marks=pytest.mark.slow),
         pytest.param(
             "sac",
-            {"backend": "jax", "network": "own_parts.flax_memory:memory", "recurrent_size": 256},
+            {"backend": "jax", "network": "flax_memory:memory", "recurrent_size": 256},
             marks=pytest.mark.slow,
         ),
     ],

@@ -18,7 +18,7 @@ from offbeat.compat.tmrl.own_agent import SACAgent
 from offbeat.compat.tmrl.own_memory import ReplayMemory
 from offbeat.compat.tmrl.training_offline import TorchTrainingOffline, TrainingOffline
 from offbeat.errors import UsageError
-from tmrl_parts import SMALL, SPACES, ListMemory, RegressingAgent, ScriptedInterface, episode
+from tmrl_parts import SMALL, SPACES, ListMemory, RegressingAgent, ScriptedInterface, episode, with_sleep
 
 
 def training(**changes: Any) -> TrainingOffline:
@@ -244,7 +244,7 @@ def test_the_first_sample_of_an_episode_is_no_environment_step() -> None:
 
 def test_it_sleeps_between_attempts_while_it_waits_for_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps: list[float] = []
-    monkeypatch.setattr(training_offline.time, "sleep", sleeps.append)
+    monkeypatch.setattr(training_offline, "time", with_sleep(sleeps.append))
     interface = ScriptedInterface([Buffer(), Buffer(), episode(1, steps=20)])
     training(sleep_between_buffer_retrieval_attempts=0.7).run_epoch(interface)
     assert sleeps == [0.7, 0.7]

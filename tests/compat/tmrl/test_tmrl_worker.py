@@ -24,6 +24,7 @@ from tmrl_parts import (
     interface,
     model,
     observations,
+    with_sleep,
     worker,
 )
 
@@ -231,7 +232,7 @@ def test_sending_waits_while_max_buf_len_buffers_are_not_taken(server: Server, m
     def pause(seconds: float) -> None:
         pauses.append(len(inbox.take()))
 
-    monkeypatch.setattr(spool.time, "sleep", pause)
+    monkeypatch.setattr(spool, "time", with_sleep(pause))
     for number in range(3):
         assert len(pauses) == 0, number
         one.collect_train_episode()
@@ -298,7 +299,7 @@ class ModelsOnDemand:
             self.received.append(total)
             publisher.publish(model(float(len(self.received)), tmp_path))
 
-        monkeypatch.setattr(rollout_worker.time, "sleep", pause)
+        monkeypatch.setattr(rollout_worker, "time", with_sleep(pause))
 
 
 def test_run_synchronous_waits_for_models_and_has_sent_everything_before(
@@ -361,7 +362,7 @@ def test_a_worker_that_waits_long_for_a_model_says_so_once(
             publisher.publish(model(1.0, tmp_path))
 
     monkeypatch.setattr(rollout_worker, "SECONDS_TO_WARNING", -1.0)
-    monkeypatch.setattr(rollout_worker.time, "sleep", pause)
+    monkeypatch.setattr(rollout_worker, "time", with_sleep(pause))
     assert one.update_actor_weights(blocking=True) == 1
     assert [message for message in caplog.messages if "start_training" in message] == caplog.messages
     assert len(caplog.messages) == 1
