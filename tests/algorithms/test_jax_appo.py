@@ -150,6 +150,7 @@ def minibatch(spec: EnvSpec) -> Minibatch:
     return Minibatch(obs, state, spec.random_actions(rng, rows), *none, share, np.int32(size), *numbers)
 
 
+@pytest.mark.slow
 def test_compiled_gradients_equal_those_that_are_not_compiled() -> None:
     case = CASES["squashed"]
     _, theirs = learners(case, "float32")

@@ -65,6 +65,7 @@ def test_replay_measures_sampling_adding_and_memory(tmp_path: Path) -> None:
     assert all(record["resident_bytes"][name] / 20_000 > 100 for name in BOTH)
 
 
+@pytest.mark.slow
 def test_steps_per_second_are_measured_after_learning_has_started(tmp_path: Path) -> None:
     quick = ["--rounds", "1", "--first-step", "1010", "--steps", "20", "--out", str(tmp_path)]
     run("end_to_end.py", "--only", ",".join(BOTH), "--threads", "1", *quick)

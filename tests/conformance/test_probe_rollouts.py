@@ -32,9 +32,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "appo discrete": {**SHARED, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01},
 }
 JAX = ("ppo", "appo with a target", "ppo squashed", "appo discrete")
-"""Every loss and policy once."""
+"""Every loss and policy once; the default tests have one of them, because each is compiled."""
+
+
+def _slow(case: str, backend: str) -> list[Any]:
+    return [pytest.mark.slow] * (backend == "jax" and case != "appo with a target")
+
+
 CASES = [
-    pytest.param(case, backend, id=f"{case}-{backend}")
+    pytest.param(case, backend, id=f"{case}-{backend}", marks=_slow(case, backend))
     for case in SETTINGS
     for backend in backends_of(case.split()[0], "discrete" if "discrete" in case else "box")
     if backend == "torch" or case in JAX
@@ -127,7 +133,11 @@ class Match(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize(
     ("algorithm", "backend"),
-    [(each, backend) for each in ("ppo", "appo") for backend in backends_of(each, "multidiscrete")],
+    [
+        pytest.param(each, backend, marks=_slow(each, backend))
+        for each in ("ppo", "appo")
+        for backend in backends_of(each, "multidiscrete")
+    ],
 )
 @pytest.mark.parametrize(
     ("space", "wanted"),

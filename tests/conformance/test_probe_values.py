@@ -34,6 +34,8 @@ SETTINGS["sac with recent rows"] = {**SETTINGS["sac"], "replay": "own_parts.rece
 DISCRETE = {"dqn", "discrete sac", "dqn with own replay"}
 JAX = ("sac", "td3", "dqn", "discrete sac", "own_parts.expectile:ALGORITHM")
 """Every loss once; those of the others are the same with other settings."""
+SLOW_ON_JAX = JAX[2:]
+"""On JAX each update of each case is compiled: the default tests have two of them."""
 
 
 def _algorithm(case: str) -> str:
@@ -42,7 +44,12 @@ def _algorithm(case: str) -> str:
 
 def _cases() -> list[Any]:
     return [
-        pytest.param(case, backend, id=f"{case}-{backend}")
+        pytest.param(
+            case,
+            backend,
+            id=f"{case}-{backend}",
+            marks=[pytest.mark.slow] * (backend == "jax" and case in SLOW_ON_JAX),
+        )
         for case in sorted(SETTINGS)
         for backend in backends_of(_algorithm(case), "discrete" if case in DISCRETE else "box")
         if backend == "torch" or case in JAX
