@@ -53,7 +53,7 @@ def test_a_measurement_that_the_model_cannot_explain_is_an_error(
         case["processor_us_per_row"]["processes"] *= 2
     (tmp_path / "other.json").write_text(json.dumps(record))
     monkeypatch.setattr(sys, "argv", ["hosts.py", "--out", str(tmp_path), "--measured", str(tmp_path / "other.json")])
-    with pytest.raises(SystemExit, match=r"the model is 4\d% away from the measurement"):
+    with pytest.raises(SystemExit, match=r"the model is [3-7]\d% away from the measurement"):
         hosts.main()
 
 
