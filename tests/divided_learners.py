@@ -1,11 +1,12 @@
 """Learners on one device and on two, in a process whose CPU counts as two; tests/learn/test_jax_devices.py runs it.
 
-Prints, for each algorithm, the largest difference after ten updates, and on how many devices the arrays are.
+Prints, for each algorithm that is named, the largest difference after ten updates, and how many devices have arrays.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import jax
@@ -87,4 +88,4 @@ def watched(self: Devices, *arguments: Any) -> Any:
 
 if __name__ == "__main__":
     Devices.divide = watched  # type: ignore[method-assign]
-    print(json.dumps({name: compare(name) for name in CASES}))
+    print(json.dumps({name: compare(name) for name in sys.argv[1:]}))

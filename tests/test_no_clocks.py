@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ LEAST_SECONDS = 60
 def complaints(source: str) -> list[str]:
     """Lines of a test file whose outcome may depend on the machine, and why."""
     tree = ast.parse(source)
-    if any(isinstance(node, ast.Assign) and "mark.slow" in ast.unparse(node) for node in tree.body):
+    if any(re.match(r"pytestmark = .*pytest\.mark\.slow", ast.unparse(node)) for node in tree.body):
         return []
     timers = {
         node.name
@@ -35,7 +36,7 @@ def _of(node: ast.AST, timers: set[str]) -> Iterator[tuple[int, str]]:
             yield from _of(member, timers)
         return
     marks = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
-    if any("mark.slow" in mark or "soak.FULL" in mark for mark in marks):
+    if any(mark == "pytest.mark.slow" or "soak.FULL" in mark for mark in marks):
         return
     yield from _bounds(node, timers)
     yield from _deadlines(node)
@@ -141,6 +142,10 @@ def test_no_default_test_depends_on_how_fast_the_machine_is(file: Path) -> None:
 def test_bounds_of_time_are_found(body: str) -> None:
     assert complaints(f"def test_it():\n    {body}")
     assert not complaints(f"@pytest.mark.slow\ndef test_it():\n    {body}")
+    assert not complaints(f"pytestmark = pytest.mark.slow\n\ndef test_it():\n    {body}")
+    some = "pytest.mark.parametrize('x', [1, pytest.param(2, marks=pytest.mark.slow)])"
+    assert complaints(f"@{some}\ndef test_it(x):\n    {body}")
+    assert complaints(f"some = {some}\n\ndef test_it():\n    {body}")
     assert not complaints(f"@pytest.mark.skipif(not soak.FULL, reason='')\ndef test_it():\n    {body}")
 
 

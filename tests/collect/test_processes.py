@@ -50,7 +50,7 @@ class Killer:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("collectors", [1, 2, 4])
+@pytest.mark.parametrize("collectors", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_no_row_is_lost_torn_doubled_or_from_another_episode(collectors: int, spec: EnvSpec, tmp_path: Path) -> None:
     rows = soak.count(1_000_000)
     capacity = collectors * (rows + 16 * 64)  # a busy machine may leave nearly all of the work to one

@@ -214,7 +214,12 @@ TURN = 2 * 4
 ROLLOUTS: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 20, "epochs": 2, "minibatches": 4}
 from_rollouts = pytest.mark.parametrize("algorithm", ["ppo", "appo"])
 on_both = pytest.mark.parametrize(
-    ("algorithm", "backend"), [(each, backend) for each in ("ppo", "appo") for backend in backends_of(each)]
+    ("algorithm", "backend"),
+    [
+        pytest.param(each, backend, marks=[pytest.mark.slow] * ((each, backend) == ("ppo", "jax")))
+        for each in ("ppo", "appo")
+        for backend in backends_of(each)
+    ],
 )
 
 

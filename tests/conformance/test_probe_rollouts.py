@@ -32,20 +32,31 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "appo discrete": {**SHARED, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01},
 }
 JAX = ("ppo", "appo with a target", "ppo squashed", "appo discrete")
-"""Every loss and policy once; the default tests have one of them, because each is compiled."""
+"""Every loss and policy once."""
+DEFAULT = ("ppo", "appo with a target", "ppo squashed", "ppo discrete")
+"""The same on torch, for the default tests. Of the others they have the first test alone."""
+COMPILED = "appo with a target"
+"""The default tests have one case on JAX, because each is compiled."""
 
 
-def _slow(case: str, backend: str) -> list[Any]:
-    return [pytest.mark.slow] * (backend == "jax" and case != "appo with a target")
+def _slow(case: str, backend: str, everything: bool = False) -> list[Any]:
+    default = case == COMPILED if backend == "jax" else everything or case in DEFAULT
+    return [] if default else [pytest.mark.slow]
 
 
-CASES = [
-    pytest.param(case, backend, id=f"{case}-{backend}", marks=_slow(case, backend))
-    for case in SETTINGS
-    for backend in backends_of(case.split()[0], "discrete" if "discrete" in case else "box")
-    if backend == "torch" or case in JAX
-]
-algorithms = pytest.mark.parametrize(("algorithm", "backend"), CASES)
+def _cases(everything: bool) -> Any:
+    return pytest.mark.parametrize(
+        ("algorithm", "backend"),
+        [
+            pytest.param(case, backend, id=f"{case}-{backend}", marks=_slow(case, backend, everything))
+            for case in SETTINGS
+            for backend in backends_of(case.split()[0], "discrete" if "discrete" in case else "box")
+            if backend == "torch" or case in JAX
+        ],
+    )
+
+
+algorithms, every_algorithm = _cases(False), _cases(True)
 ENVS = 4
 
 
@@ -80,7 +91,7 @@ def _acts(agent: offbeat.Agent) -> float:
     return float(action) / 2 - 1 if agent.spec.choices is not None else float(action[0])
 
 
-@algorithms
+@every_algorithm
 def test_the_value_of_the_first_of_two_steps_is_discounted_once(algorithm: str, backend: str) -> None:
     agent = _train(algorithm, backend, _probe(algorithm, length=2, reward="end"))
     assert _value(agent, 1.0) == pytest.approx(1.0, abs=0.05)

@@ -34,8 +34,9 @@ SETTINGS["sac with recent rows"] = {**SETTINGS["sac"], "replay": "own_parts.rece
 DISCRETE = {"dqn", "discrete sac", "dqn with own replay"}
 JAX = ("sac", "td3", "dqn", "discrete sac", "own_parts.expectile:ALGORITHM")
 """Every loss once; those of the others are the same with other settings."""
-SLOW_ON_JAX = JAX[2:]
-"""On JAX each update of each case is compiled: the default tests have two of them."""
+DEFAULT = ("sac", "td3", "dqn", "discrete sac", "own_parts.expectile:ALGORITHM")
+"""The default tests have every loss on torch, and one on JAX, where each is compiled. The others only have other
+settings or other parts: of them the default tests have `test_two_step_returns_give_the_same_values`."""
 
 
 def _algorithm(case: str) -> str:
@@ -48,7 +49,7 @@ def _cases() -> list[Any]:
             case,
             backend,
             id=f"{case}-{backend}",
-            marks=[pytest.mark.slow] * (backend == "jax" and case in SLOW_ON_JAX),
+            marks=[pytest.mark.slow] * (case not in (DEFAULT if backend == "torch" else ("sac",))),
         )
         for case in sorted(SETTINGS)
         for backend in backends_of(_algorithm(case), "discrete" if case in DISCRETE else "box")

@@ -13,7 +13,16 @@ from offbeat.types import Batches
 from small_backends import BOX, CASES, CHOICE, RATES, ROWS, batches, learn, make, metrics_of, part
 
 backends = pytest.mark.parametrize("backend", ["torch", "jax"])
-cases = pytest.mark.parametrize("case", CASES)
+COMPILED = ("sac", "td3", "dqn")
+"""Cases of the default tests on JAX, which compiles each; the others have the same losses."""
+cases_and_backends = pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        pytest.param(case, backend, marks=[pytest.mark.slow] * (backend == "jax" and case not in COMPILED))
+        for case in CASES
+        for backend in ("torch", "jax")
+    ],
+)
 
 
 def backend_of(case: str, backend: str, **settings: Any) -> Any:
@@ -34,8 +43,7 @@ def fresh(case: str, backend: str) -> Any:
     return found
 
 
-@backends
-@cases
+@cases_and_backends
 def test_k_updates_in_one_call_are_k_calls_of_one(case: str, backend: str) -> None:
     given, learner = batches(CASES[case][1], 5), fresh(case, backend)
     at_once, state = learn(learner, given, td_errors=True), learner.arrays()
@@ -47,8 +55,7 @@ def test_k_updates_in_one_call_are_k_calls_of_one(case: str, backend: str) -> No
         assert values == [value for each in map(metrics_of, found) for value in each.get(name, [])]
 
 
-@backends
-@cases
+@cases_and_backends
 def test_a_restored_backend_goes_on_as_the_saved_one(case: str, backend: str) -> None:
     given, learner = batches(CASES[case][1], 4), fresh(case, backend)
     learn(learner, part(given, slice(0, 3)), td_errors=True)

@@ -36,7 +36,7 @@ from rollout_writer import (
 )
 
 policies = pytest.mark.parametrize("when_full", POLICIES)
-several_slots = pytest.mark.parametrize("slots", [1, 2, 5])
+several_slots = pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.slow), 5])
 
 
 class Words:

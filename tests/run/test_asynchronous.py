@@ -112,7 +112,7 @@ def test_with_slack_rows_come_from_older_weights(tmp_path: Path, monkeypatch: py
     [
         (0.5, {"collectors": 2, "num_envs": 4}),
         (3.0, {"collectors": 2, "num_envs": 2}),
-        (1.0, {"collectors": 1, "num_envs": 1, "slack": 8}),
+        pytest.param(1.0, {"collectors": 1, "num_envs": 1, "slack": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_the_ratio_is_held_within_a_percent(ratio: float, settings: dict[str, Any], tmp_path: Path) -> None:

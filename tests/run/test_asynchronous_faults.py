@@ -236,7 +236,7 @@ def test_what_an_environment_has_started_ends_with_its_collector(tmp_path: Path)
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_every_process_of_a_run_stops_it_in_good_order(number: int, tmp_path: Path) -> None:
     line = command(tmp_path, "run", total_steps=10**6, collectors=2, num_envs=2, log_every=200)
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:

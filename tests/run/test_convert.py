@@ -90,15 +90,15 @@ BOTH = [
     for kind in SPECS
     if kind in each.actions and "jax" in each.modules and name not in ("redq", "ddpg")  # variants of others
 ]
-
-
+VARIANTS = [("sac", "discrete"), ("ppo", "discrete"), ("appo", "box")]
+"""Of which one with the other kind of actions is in the default tests."""
 MEMORY = {"network": "lstm", "recurrent_size": 6, "sequence_length": 4, "burn_in": 1}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "kind", "memory"),
     [
-        *((*each, {}) for each in BOTH),
+        *(pytest.param(*each, {}, marks=[pytest.mark.slow] * (each in VARIANTS)) for each in BOTH),
         pytest.param("sac", "box", MEMORY, marks=pytest.mark.slow, id="recurrent sac"),
         pytest.param("dqn", "discrete", {**MEMORY, "start_state": "zero"}, marks=pytest.mark.slow, id="recurrent dqn"),
     ],

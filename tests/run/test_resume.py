@@ -85,8 +85,10 @@ CASES |= {
 SLOW = (
     *("Pendulum on jax", "td3 on jax", "Discrete redq on jax", "ppo with everything on jax"),
     *("recurrent ddpg", "recurrent ppo", "recurrent sac on jax", "recurrent ddpg on jax", "recurrent dqn on jax"),
+    *("MuJoCo", "ddpg", "DroQ", "Discrete redq", "ppo with layer norm", "Discrete appo"),
+    *("recurrent dqn", "recurrent appo", "dqn on jax"),
 )
-"""Like others, but of another algorithm: `make slow`."""
+"""Like others, but of another algorithm, or with fewer settings: `make slow`."""
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
 FRESH = ("everything", "appo with everything", "Pendulum on jax")
 TIMES = {"wall", "steps_per_second", "updates_per_second", "policy_lag_seconds"}
@@ -143,9 +145,9 @@ def test_killed_and_resumed_run_equals_uninterrupted_run(
     ("settings", "number"),
     [
         (("sac", "--num-envs", "40"), signal.SIGTERM),
-        (("sac", "--num-envs", "40"), signal.SIGINT),
+        pytest.param(("sac", "--num-envs", "40"), signal.SIGINT, marks=pytest.mark.slow),
         (("sac", "--num-envs", "40", "--backend", "jax"), signal.SIGINT),
-        (("appo", "--num-envs", "2", "--sample-reuse", "9"), signal.SIGTERM),
+        pytest.param(("appo", "--num-envs", "2", "--sample-reuse", "9"), signal.SIGTERM, marks=pytest.mark.slow),
         (("appo", "--num-envs", "2", "--sample-reuse", "9"), signal.SIGINT),
     ],
 )

@@ -154,7 +154,7 @@ def trainer(directory: Path, memory: Any, timesteps: int) -> Any:
     return SequentialTrainer(env=env, agents=agent, cfg={"timesteps": timesteps, **QUIET})
 
 
-@pytest.mark.parametrize("memory", [RandomMemory, OwnWrites])
+@pytest.mark.parametrize("memory", [RandomMemory, pytest.param(OwnWrites, marks=pytest.mark.slow)])
 def test_resume_restores_everything_that_learning_depends_on(memory: Any, tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole", memory(memory_size=40), 55)
     whole.train()

@@ -54,7 +54,11 @@ def killed(tmp_path: Path, owner: str, method: str, deadly: int, *arguments: str
 
 
 @pytest.mark.parametrize(
-    ("algo", "free", "learner"), [("sac", [], "SACLearner"), ("td3", ["--free"], "TD3Learner")], ids=["sac", "td3-free"]
+    ("algo", "free", "learner"),
+    [
+        pytest.param("sac", [], "SACLearner", id="sac"),
+        pytest.param("td3", ["--free"], "TD3Learner", id="td3-free", marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_off_policy_run_goes_on(
     algo: str, free: list[str], learner: str, tmp_path: Path, example: ModuleType, capsys: pytest.CaptureFixture[str]
