@@ -57,7 +57,7 @@ def show_help(command: str, description: str, groups: Groups, values: Mapping[st
             prog=f"offbeat {command}",
             description=description,
             args=["--help"],
-            config=(tyro.conf.OmitArgPrefixes,),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
         )
     except SystemExit:
         return
@@ -71,7 +71,10 @@ def parse(command: str, argv: Sequence[str], groups: Groups, word: str | None) -
     given = _given(command, argv, settings)
     parsed: Any
     parsed, rest = tyro.cli(
-        _flags_type(groups, {}, word), args=list(argv), return_unknown_args=True, config=(tyro.conf.OmitArgPrefixes,)
+        _flags_type(groups, {}, word),
+        args=list(argv),
+        return_unknown_args=True,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
     )
     values: dict[str, Any] = {}
     for title, group in groups.items():

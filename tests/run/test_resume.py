@@ -86,7 +86,7 @@ SLOW = (
     *("Pendulum on jax", "td3 on jax", "Discrete redq on jax", "ppo with everything on jax"),
     *("recurrent ddpg", "recurrent ppo", "recurrent sac on jax", "recurrent ddpg on jax", "recurrent dqn on jax"),
     *("MuJoCo", "ddpg", "DroQ", "Discrete redq", "ppo with layer norm", "Discrete appo"),
-    *("recurrent dqn", "recurrent appo", "dqn on jax"),
+    *("recurrent dqn", "recurrent appo", "dqn on jax", "Pendulum", "redq", "Discrete sac", "ppo", "appo"),
 )
 """Like others, but of another algorithm, or with fewer settings: `make slow`."""
 # In interpreters that share nothing, so that nothing may depend on the order of sets.
