@@ -68,6 +68,15 @@ def test_one_thread_where_idle_ones_would_keep_a_core_busy(machine: Any) -> None
     assert "import offbeat first" in sentence(settled(config()), "numpy")
 
 
+def test_the_first_lines_say_how_many_learners_and_collectors_there_are() -> None:
+    assert sentence(settled(config()), "numpy") == "learner 2 of 8 threads; acting in numpy"
+    assert sentence(settled(config(threads=1, learners=2, collectors=2, num_envs=2)), "numpy").startswith(
+        "2 learners, each 1 of 8 threads; acting in numpy; 2 collectors of each learner; slack "
+    )
+    on_ray = sentence(settled(config(threads=1, collectors=1, collector="ray", ray_address="auto")), "torch")
+    assert on_ray.startswith("learner 1 of 8 threads; acting in torch; 1 collector on Ray (auto); slack ")
+
+
 def test_cores_are_left_for_what_collectors_need_and_not_for_their_number(machine: Any) -> None:
     machine(cores=2)
     assert chosen(collectors=1).threads == 2  # one update per step: the collector sleeps

@@ -116,10 +116,13 @@ def steps_in_calls(collectors: int) -> int:
 def sentence(config: Config, acting: str) -> str:
     """Threads, acting library and collectors, for the first lines of a run."""
     run = config.run
-    said = [f"learner {run.compute.threads} of {threads.cores()} threads", f"acting in {acting}"]
+    several = run.compute.learners > 1
+    who = f"{run.compute.learners} learners, each" if several else "learner"
+    said = [f"{who} {run.compute.threads} of {threads.cores()} threads", f"acting in {acting}"]
     if run.collection.collectors:
         where = f" on Ray ({run.ray.ray_address or 'this machine'})" * (run.collection.collector == "ray")
-        said.append(f"{run.collection.collectors} collector{'s' * (run.collection.collectors > 1)}{where}")
+        count = f"{run.collection.collectors} collector{'s' * (run.collection.collectors > 1)}"
+        said.append(count + " of each learner" * several + where)
     if run.collection.collectors and find(config.algorithm).learns_from == "replay":
         said.append("slack {}, collect ahead {}".format(*ahead(run)))
     if threads.idle_threads_spin():
