@@ -23,7 +23,9 @@ import torch
 import offbeat
 from offbeat.errors import OffbeatError, RunInterrupted
 from offbeat.learn import torch_ranks
+from offbeat.observe.jsonl import read
 from offbeat.run.checkpoint import Checkpoints
+from specs import vector_spec
 
 SAC = {
     **{"total_steps": 160, "warmup_steps": 40, "random_steps": 40, "batch_size": 16, "hidden": (16, 16)},
@@ -41,6 +43,8 @@ PPO = {
     **{"total_steps": 512, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "hidden": (16,), "num_envs": 2},
     **{"eval_episodes": 0, "logger": (), "quiet": True, "normalise_observations": True, "target_kl": 0.02},
 }
+
+FILES = {"logged": "metrics", "evaluated": "evaluations"}
 
 
 class Pendulum(gymnasium.Wrapper):
@@ -132,12 +136,15 @@ class FirstChunk:
 
 
 class EndsAt:
-    """Ends a run after so many steps."""
+    """Asks for a checkpoint after the first update, on the first rank alone, and ends a run after so many steps."""
 
     def __init__(self, step: int) -> None:
-        self._step = step
+        self._step, self._asked = step, False
 
     def on_update(self, event: Any) -> str | None:
+        if not self._asked:
+            event.run.save_checkpoint()
+        self._asked = True
         return "far enough" if event.step >= self._step else None
 
 
@@ -156,12 +163,44 @@ def state(out: Path, name: str) -> dict[str, Any]:
         "folders": [each for each in checkpoints.names() if each.startswith("step")],
         "summary": (summary := json.loads((out / name / "summary.json").read_text()))["status"],
         "episodes": summary["episodes"],
+        "evaluation": (summary["evaluation"] or {}).get("env_steps"),
+        **{key: [line["step"] for line in read(out / name / f"{file}.jsonl")] for key, file in FILES.items()},
     }
 
 
 def ppo(out: Path) -> Callable[[], Any]:
     settings = {**PPO, "out": str(out), "name": "ppo"}
     return lambda: result(offbeat.train("ppo", "CartPole-v1", callbacks=[EndsAt(300)], **settings))
+
+
+def loop(out: Path) -> dict[str, Any]:
+    """A loop of the user's own that saves before its first update, loads, and asks for what ranks cannot do."""
+
+    def agent() -> offbeat.Agent:
+        return offbeat.Agent("sac", vector_spec(3, 2), hidden=(4,), batch_size=4, normalise_observations=True)
+
+    def observe(made: offbeat.Agent, rows: int, value: float) -> None:
+        for _ in range(rows):
+            made.observe(np.full(3, value), np.zeros(2), 1.0, np.full(3, value), False, False)
+
+    rank, first, second = int(os.environ["RANK"]), agent(), agent()
+    observe(first, 5, float(rank))
+    first.save(out / "loop")
+    observe(second, 3, 100.0)  # forgotten by what is loaded
+    second.load(out / "loop")
+    second.update(1)
+    normaliser = second.learner.arrays()
+    found: dict[str, Any] = {"steps": second.steps, "count": float(normaliser["observations/count"])}
+    found["mean"] = normaliser["observations/mean"].tolist()
+    alone = agent()
+    if rank == 0:
+        observe(alone, 5, 0.0)
+    for name, made, count in (("empty", alone, 1), ("different", second, 1 + rank)):
+        try:
+            made.update(count)
+        except OffbeatError as error:
+            found[name] = str(error)
+    return found
 
 
 def broken(out: Path, name: str, number: int) -> dict[str, Any]:
@@ -185,11 +224,13 @@ def main(out: Path, more: bool) -> None:
     if more:
         found |= broken(out, "stopped", signal.SIGTERM)
         found |= {"ppo": in_ranks(2, ppo(out)), "ppo state": state(out, "ppo")}
+        found |= {"beside": in_ranks(2, train(out, "beside", collectors=1)), "beside state": state(out, "beside")}
     else:
         found |= broken(out, "killed", signal.SIGKILL)
         found |= changed(out, "fewer", "whole", 1, learners=1, total_steps=180)
         found |= changed(out, "more", "fewer", 2, total_steps=200)
         found["uneven"] = in_ranks(2, train(out, "uneven", batch_size=15))
+        found["loop"] = in_ranks(2, lambda: loop(out))
     print(json.dumps(found))
 
 

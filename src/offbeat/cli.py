@@ -24,7 +24,7 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import flag, parse, show_help, wants_help
 from offbeat.ranges import setting
-from offbeat.ranks import note_end, place
+from offbeat.ranks import LAUNCHER, RankFault, note_end, place
 from offbeat.settings import read, settings_of
 from offbeat.training_commands import (
     DEBUG,
@@ -137,6 +137,10 @@ def _launch(learners: int, words: Sequence[str]) -> int:
 
 def _run_training(training: Callable[[], Any]) -> int:
     """Trains and prints the path of the run. A run that a signal stopped cleanly counts as success."""
+    if LAUNCHER in os.environ:
+        from offbeat.collect.children import end_with
+
+        end_with(int(os.environ[LAUNCHER]), signal.SIGTERM)  # a launcher that is killed cannot stop its learners
     try:
         result = training()
     except RunInterrupted as interrupted:
@@ -296,8 +300,10 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch([word for word in words if word != "--debug"])
     except (Exception, KeyboardInterrupt) as error:
         message, code = _message_and_code(error)
-        if not (isinstance(error, UsageError) and place().rank):  # the first rank says the same
-            _print_error(message, with_traceback="--debug" in words)
+        rank = _rank()
+        if not (isinstance(error, UsageError) and rank):  # the first rank says the same
+            who = f"learner rank {rank}: " if rank and not isinstance(error, RankFault) else ""
+            _print_error(who + message, with_traceback="--debug" in words)
     try:
         with _ignore_closed_pipe(sys.stdout):  # flush what the console or an environment wrote
             pass
@@ -307,6 +313,14 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not change the exit code of a saved run
     return code
+
+
+def _rank() -> int:
+    """The number of this process among ranks, also where that is what cannot be read."""
+    try:
+        return place().rank
+    except UsageError:
+        return 0
 
 
 def _print_error(message: str, with_traceback: bool = False) -> None:

@@ -89,8 +89,13 @@ def place(variables: Mapping[str, str] | None = None) -> Place:
     variables = os.environ if variables is None else variables
     if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return Place()
-    rank, size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-    return Place(rank, size, int(variables.get("LOCAL_RANK", rank)), int(variables.get("LOCAL_WORLD_SIZE", size)))
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    given = {name: variables[name] for name in names if name in variables}
+    if wrong := {name: text for name, text in given.items() if not text.isdecimal()}:
+        said = ", ".join(f"{name}={text}" for name, text in wrong.items())
+        raise UsageError(f"{said}: must be whole numbers, as torchrun sets them; unset them to train with one learner")
+    rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
+    return Place(rank, size, int(given.get("LOCAL_RANK", rank)), int(given.get("LOCAL_WORLD_SIZE", size)))
 
 
 def own_seed(seed: int, rank: int, step: int = 0) -> int:
@@ -111,6 +116,8 @@ def part_of_batch(batch_size: int, size: int) -> int:
     return batch_size // size
 
 
+LAUNCHER = "OFFBEAT_LAUNCHER"
+"""The environment variable with the process id of `--learners`, with which its learners end."""
 END_NOTE = "OFFBEAT_END_NOTE"
 """The environment variable that names a file, which `--learners` looks for when a run has been stopped by a signal."""
 

@@ -98,6 +98,61 @@ def test_calls_are_few_and_large_while_the_learner_works(spec: EnvSpec, tmp_path
     collector.close()
 
 
+def test_permits_of_a_call_that_is_not_answered_are_not_given_again(spec: EnvSpec, tmp_path: Path) -> None:
+    collector, slot, cluster, _ = begin(spec, tmp_path, collect_ahead=40)
+    cluster.held.add("collect")
+    for allowed in (10, 11, 16, 17):  # two environments: 6 vector steps, and 3 more
+        collector.allow(allowed)
+        for _ in range(2):
+            collector.poll(0.0)
+            collector._host.exchange(idle=True)
+    assert sum(steps_of(cluster)) == slot.control.permit == 9
+    for future in cluster.unanswered:
+        future.set_exception(Lost("The actor is dead"))
+    collector.close()
+
+
+def test_a_rollout_has_the_weights_of_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it takes several calls, between which there are others."""
+    monkeypatch.setattr("offbeat.collect.ray_actors.CALL_SECONDS", (0.0, 0.0))
+    spec, cluster = make_vector(make_counting, 1).spec, StandIn()
+    experience = TakenRollouts(spec, 5)
+    context = make_context(make_counting, spec, experience, num_envs=1, collectors=1)
+    collector = stand_in(cluster)(context)
+    collector.connect(note=print, trace=NO_TRACE, stop=lambda: False)
+    for version in range(40):  # more often than a rollout has steps
+        collector.publish(Publication(version, {"actor/0/weight": np.full(3, version, np.float32)}))
+        collector.allow(10**9)
+        collector.poll(0.0)
+    assert len(experience.rollouts) > 2
+    for rows, _ in experience.rollouts:
+        assert len(set(rows["log_prob"][:, 0].tolist())) == len(set(rows["version"][:, 0].tolist())) == 1
+        assert rows["log_prob"][0, 0] == rows["version"][0, 0]
+    assert len({float(rows["version"][0, 0]) for rows, _ in experience.rollouts}) > 1
+    collector.close()
+
+
+def test_an_actor_knows_how_many_rows_the_others_have_made(spec: EnvSpec, tmp_path: Path) -> None:
+    """By the rows of all, its policy knows when the first random steps are over."""
+    collector, _, cluster, _ = begin(spec, tmp_path, collectors=2, num_envs=2)
+    collect(collector, 100)
+    told = {actor: arguments[2] for actor, method, arguments in cluster.calls if method == "collect"}
+    assert sorted(told) == [0, 1]
+    assert all(rows > 20 for rows in told.values())
+    collector.close()
+
+
+def test_a_lost_head_ends_the_collector(spec: EnvSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise ProcessFault("the head does not answer")
+
+    collector, _, cluster, _ = begin(spec, tmp_path)
+    monkeypatch.setattr(cluster, "check", check)
+    with pytest.raises(ProcessFault, match="the head does not answer"):
+        collector.poll(0.0)
+    collector.close()
+
+
 def test_weights_are_stored_once_for_each_publication_that_is_used(spec: EnvSpec, tmp_path: Path) -> None:
     collector, slot, cluster, _ = begin(spec, tmp_path, collectors=2, num_envs=2)
     collector.publish(publication(3))
@@ -135,6 +190,8 @@ def test_the_version_that_acts_is_known_while_a_chunk_is_being_made(spec: EnvSpe
     collector.allow(10**9)
     collector.poll(0.0)
     collector.publish(publication(9))
+    collector.allow(2 * 10**9)
+    collector.poll(0.0)
     assert collector.oldest_version() == 5
     for future in cluster.unanswered:
         future.set_exception(Lost("The actor is dead"))
@@ -291,11 +348,11 @@ def test_more_episodes_than_the_ring_holds_wait_for_the_learner(monkeypatch: pyt
         make_counting, spec, collectors=1, num_envs=3, capacity=1_000, make=stand_in(cluster), length=1
     )
     assert slot.control.episode_capacity == 4
-    finished = 0
+    finished = []
     while collector.polled_rows < 60:
         collector.allow(59)
-        finished += sum(len(chunk.finished) for chunk in collector.poll(0.01))
-    assert finished == collector.polled_rows == 60
+        finished += [(each.env, each.episode) for chunk in collector.poll(0.01) for each in chunk.finished]
+    assert len(set(finished)) == len(finished) == collector.polled_rows == 60
     collector.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -69,9 +70,23 @@ def test_ray_address_names_a_cluster_and_without_it_one_is_started(noted: NotedR
     here = begun(noted)
     assert (here["address"], here["num_cpus"], here["include_dashboard"]) == ("local", 2, False)
     assert here["object_store_memory"] >= 512 << 20
-    there = begun(noted, ray_address="10.0.0.1:6379")
-    assert there["address"] == "10.0.0.1:6379"
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        there = begun(noted, ray_address=address)
+    assert there["address"] == address
     assert "num_cpus" not in there
+
+
+def test_an_address_at_which_nothing_answers_is_refused_before_ray_tries_it_for_minutes(noted: NotedRay) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", "127.0.0.1:99999", f"[::1]:{port}"):
+        settings = RaySettings(address=address)
+        with pytest.raises(
+            UsageError, match=r"there is no cluster to connect to \(.*start one with `ray start --head`"
+        ):
+            connect(settings, 1, 0)
+    assert noted.started is None
 
 
 def test_ray_cpus_and_ray_resources_are_what_a_cluster_here_has_for_each_collector(noted: NotedRay) -> None:
@@ -94,6 +109,20 @@ def test_actors_reserve_what_is_set_and_are_placed_as_is_set(noted: NotedRay) ->
     assert (first["num_cpus"], first["resources"], first["scheduling_strategy"]) == (0.5, {"gpu_sim": 1}, "SPREAD")
     assert (second["num_cpus"], second["resources"], second["scheduling_strategy"]) == (1.0, None, "DEFAULT")
     assert first["max_restarts"] == second["max_restarts"] == 0
+
+
+def test_settings_of_a_run_reach_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RaySettings] = []
+
+    def noted_connect(settings: RaySettings, *others: Any) -> Any:
+        seen.append(settings)
+        raise UsageError("noted")
+
+    monkeypatch.setattr("offbeat.collect.factories.connect", noted_connect)
+    own = {"ray_address": "auto", "ray_cpus": 0.5, "ray_resources": {"gpu_sim": 1.0}, "ray_placement": "pack"}
+    with pytest.raises(UsageError, match="noted"):
+        offbeat.train("sac", "Pendulum-v1", collector="ray", collectors=1, quiet=True, ray_working_dir=".", **own)
+    assert seen == [RaySettings("auto", 0.5, {"gpu_sim": 1.0}, "pack", ".")]
 
 
 def test_a_run_keeps_its_own_reaction_to_sigterm(noted: NotedRay) -> None:
@@ -125,7 +154,15 @@ def test_a_cluster_that_the_run_has_not_joined_is_not_left_by_it(noted: NotedRay
 def test_a_lost_head_ends_the_run_in_words(noted: NotedRay, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = connect(RaySettings(), 1, 0)  # nothing listens at its address
     monkeypatch.setattr("offbeat.collect.ray_cluster.SECONDS_BETWEEN_CHECKS", 0.0)
+    cluster._checked -= 100.0  # as after an evaluation, in which nobody has asked
     cluster.check()  # it may come back
+    own = cluster.head
+    with socket.create_server(("127.0.0.1", 0)) as back:
+        cluster.head = back.getsockname()
+        cluster.check()
+    assert cluster._silent_since is None
+    cluster.head = own
+    cluster.check()
     monkeypatch.setattr("offbeat.collect.ray_cluster.SECONDS_WITHOUT_HEAD", 0.0)
     with pytest.raises(ProcessFault, match=r"the head of the Ray cluster, 127.0.0.1:1, has not answered .* resume"):
         cluster.check()
@@ -137,14 +174,13 @@ def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyP
         offbeat.train("sac", "Pendulum-v1", collector="ray", collectors=1, quiet=True)
 
 
-def test_a_node_without_offbeat_says_so(noted: NotedRay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_offbeat_says_so(noted: NotedRay, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The class of an actor is sent by value, so that it runs where Offbeat cannot be imported."""
     kind, paths = connect(RaySettings(), 1, 0).make_actor()
     before = sys.path.copy()
     try:
-        actor = kind([*paths, str(Path(__file__).parent), "/nowhere"])
-        assert sys.path[: len(before)] == before, "the node's own paths come first"
-        assert "/nowhere" not in sys.path
+        actor = kind([*paths, str(tmp_path), "/nowhere"])
+        assert sys.path == [*before, str(tmp_path)], "the node's own paths come first"
     finally:
         sys.path[:] = before
     monkeypatch.setitem(sys.modules, "offbeat.collect.ray_worker", None)

@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from offbeat.errors import UsageError
-from offbeat.ranks import ALONE, Place, own_seed, part_of_batch, place
+import small_backends
+import small_rollouts
+from offbeat.errors import OffbeatError, UsageError
+from offbeat.learn import torch_ranks
+from offbeat.ranks import ALONE, Alone, Place, own_seed, part_of_batch, place
+from offbeat.types import Array
 
 SCRIPT = Path(__file__).parent.parent / "ranked_learners.py"
 
@@ -51,6 +56,39 @@ def test_comparison_by_hash_names_what_differs(two_ranks: Any) -> None:
     assert "after 7000 updates: critic of rank 1 differ" in differing
 
 
+class Differing(Alone):
+    """Two ranks, the other of which has another hash of everything. compared: how often hashes were gathered."""
+
+    size, compared = 2, 0
+
+    def gather(self, row: Array) -> Array:
+        self.compared += len(row) > 1
+        return np.stack([row, np.asarray(row) + (len(row) > 1)])
+
+    def add_up(self, tensor: Any) -> None:
+        tensor.mul_(2)
+
+
+def test_hashes_are_compared_when_updates_from_replay_are_due_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_ranks, "UPDATES_BETWEEN_COMPARISONS", 5)
+    backend, ranks = small_backends.make("sac", small_backends.BOX), Differing()
+    backend.join(ranks)
+    small_backends.learn(backend, small_backends.batches(small_backends.BOX, 4))
+    assert ranks.compared == 0
+    with pytest.raises(OffbeatError, match="no longer have the same state after 6 updates"):
+        small_backends.learn(backend, small_backends.batches(small_backends.BOX, 2), updates=4)
+
+
+def test_hashes_are_compared_when_updates_from_rollouts_are_due_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_ranks, "UPDATES_BETWEEN_COMPARISONS", 10)
+    learner, ranks = small_rollouts.make("appo", minibatches=4, epochs=2), Differing()
+    learner.backend.join(ranks)
+    small_rollouts.turn(learner, small_rollouts.rollout(learner))
+    assert ranks.compared == 0
+    with pytest.raises(OffbeatError, match="no longer have the same state after 16 updates"):
+        small_rollouts.turn(learner, small_rollouts.rollout(learner))
+
+
 def test_data_of_any_length_is_gathered(two_ranks: Any) -> None:
     assert two_ranks["gathered"] == ["", "own"]
 
@@ -64,6 +102,10 @@ def test_place_is_read_from_the_variables_of_torchrun() -> None:
     variables = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
     assert place(variables) == Place(5, 8, 1, 4)
     assert place({}) == Place() == place({"RANK": "0"})
+    assert place({"RANK": "5", "WORLD_SIZE": "8"}) == Place(5, 8, 5, 8)
+    assert place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == Place(5, 8, 1, 8)
+    with pytest.raises(UsageError, match="RANK=x: must be whole numbers, as torchrun sets them"):
+        place({"RANK": "x", "WORLD_SIZE": "2"})
 
 
 def test_each_rank_has_a_seed_of_its_own_and_the_first_one_that_of_the_run() -> None:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +52,32 @@ def test_learners_and_torchrun_train_the_same_run(tmp_path: Path) -> None:
     assert own == other
 
 
+def long_run(directory: Path) -> subprocess.Popen[str]:
+    """A run of two learners that would take long, from its second checkpoint on."""
+    train = ["train", "sac", "--env", "Pendulum-v1", "--total-steps", "100000", *SMALL, "--checkpoint-every", "100"]
+    process = start(directory, "-m", "offbeat", *train, "--learners", "2", "--out", "runs", "--name", "a")
+    second = directory / "runs/a/checkpoints/step-000000000100"
+    patience.wait_until(lambda: second.exists() or process.poll() is not None, "the run makes no checkpoint")
+    return process
+
+
 @pytest.mark.slow
 def test_a_stopped_command_saves_and_exits_with_0(tmp_path: Path) -> None:
-    train = ["train", "sac", "--env", "Pendulum-v1", "--total-steps", "100000", *SMALL, "--checkpoint-every", "100"]
-    process = start(tmp_path, "-m", "offbeat", *train, "--learners", "2", "--out", "runs", "--name", "a")
-    until = time.monotonic() + patience.SECONDS
-    while not (tmp_path / "runs/a/checkpoints/step-000000000100").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    process = long_run(tmp_path)
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=patience.SECONDS)
     assert process.returncode == 0, printed
     assert "run: runs/a" in printed
+    assert "death signal" not in printed
+    assert json.loads((tmp_path / "runs/a/summary.json").read_text())["status"] == "stopped"
+
+
+@pytest.mark.slow
+def test_learners_whose_launcher_is_killed_save_and_end(tmp_path: Path) -> None:
+    process = long_run(tmp_path)
+    process.kill()
+    printed, _ = process.communicate(timeout=patience.SECONDS)  # until the last learner has closed its output
+    assert "run: runs/a" in printed, printed
     assert json.loads((tmp_path / "runs/a/summary.json").read_text())["status"] == "stopped"
 
 

@@ -9,14 +9,21 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from offbeat import flat
 from offbeat.errors import RunInterrupted, UsageError
+from offbeat.observe.console import Console
 from offbeat.ranks import Alone
 from offbeat.run import ranked
 from offbeat.run.numbers import merged, merged_totals
+from offbeat.run.rank_checkpoint import saved_seed
+from offbeat.run.ranked_runner import FollowerDirectory, FollowerRecords
+from offbeat.run.snapshot import Snapshot
+from offbeat.run.training import Training
 from offbeat.settings import make_config
 
 TESTS = Path(__file__).parent.parent
@@ -43,6 +50,7 @@ def test_two_ranks_share_the_steps_and_make_every_update_together(runs: Any) -> 
     state = runs["whole state"]
     assert (state["step"], state["updates"], state["rows"], state["ranks"]) == (160, 30, 160, 2)
     assert state["episodes"] == 8  # of 20 steps, four on each rank
+    assert len(set(state["rewards"])) > 150  # each rank has episodes and random actions of its own
 
 
 def test_a_killed_rank_ends_the_run_and_its_last_checkpoint_stays(runs: Any) -> None:
@@ -73,9 +81,44 @@ def test_another_number_of_ranks_keeps_weights_optimisers_and_all_rows(
     assert not Counter(earlier["rewards"]) - Counter(state["rewards"])
 
 
+def test_only_the_first_rank_writes_metrics_and_the_summary(runs: Any) -> None:
+    state = runs["whole state"]
+    assert state["logged"] == sorted(set(state["logged"]))
+    assert state["evaluated"] == [76, 150, 160]
+    assert state["evaluation"] == 160  # the other rank, which evaluates nothing, would have written none
+
+
+def test_a_rank_that_is_not_the_first_writes_nothing_but_lines_of_the_log(tmp_path: Path) -> None:
+    directory = FollowerDirectory(tmp_path, 1)
+    directory.lock()
+    directory.write_status("running", force=True)
+    directory.write_summary({"status": "finished"})
+    directory.write_recorded({}, {})
+    directory.mark_failed()
+    records = FollowerRecords(directory, Console(tmp_path, 1, quiet=True))
+    records.log(None, {"episodes": 1}, {})  # type: ignore[arg-type]
+    records.summary({"status": "finished"})
+    assert records.sync() == {}
+    records.note("a collector was lost")
+    records.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+    assert (tmp_path / "log.txt").read_text().endswith("rank 1: a collector was lost\n")
+
+
 def test_a_batch_that_ranks_cannot_divide_is_refused_on_each(runs: Any) -> None:
     assert [each["error"] for each in runs["uneven"]] == ["UsageError"] * 2
     assert "use batch_size=16" in runs["uneven"][0]["said"]
+
+
+def test_an_agent_saves_and_loads_what_all_ranks_have_observed_since_the_last_update(runs: Any) -> None:
+    for found in runs["loop"]:
+        assert (found["steps"], found["count"], found["mean"]) == (10, 10.0, [0.5] * 3), found
+
+
+def test_an_agent_refuses_updates_that_ranks_cannot_make_together(runs: Any) -> None:
+    for found in runs["loop"]:
+        assert "count=1, but a rank has nothing to learn from" in found["empty"]
+        assert "different numbers of updates, [1, 2]: every rank must call update equally often" in found["different"]
 
 
 @pytest.mark.slow
@@ -84,7 +127,10 @@ def test_all_ranks_stop_together_and_end_together(tmp_path: Path) -> None:
     assert [each["status"] for each in runs["stopped"]] == ["stopped"] * 2  # rank 1 alone got the signal
     assert 100 < runs["stopped state"]["step"] < 160
     assert runs["stopped again state"]["digest"] == runs["whole state"]["digest"]
-    first, second = runs["ppo"]  # a callback of the first rank ends the run
+    beside = runs["beside state"]  # rows that come with the state of a collector count, too
+    assert beside["step"] == beside["rows"] >= 160
+    first, second = runs["ppo"]  # a callback of the first rank asks for a checkpoint, and ends the run
+    assert runs["ppo state"]["folders"] == ["step-000000000128", "step-000000000384"]
     assert (first["reason"], first["status"], second["status"]) == ("far enough", "finished", "finished")
     assert (runs["ppo state"]["step"], runs["ppo state"]["updates"]) == (384, 12)
 
@@ -111,6 +157,27 @@ def test_another_number_than_torchrun_started_is_refused(monkeypatch: pytest.Mon
     jax = make_config("sac", {"env": "Pendulum-v1", "backend": "jax"})
     with pytest.raises(UsageError, match=r"learners=4 needs backend=torch.*devices=4"):
         ranked.join(jax)
+
+
+def test_each_rank_has_its_part_of_the_batch_and_a_seed_of_its_own() -> None:
+    config = make_config("sac", {"env": "Pendulum-v1", "batch_size": 16, "seed": 3, "trace": True})
+    first, second = Alone(), Alone()
+    first.size, (second.rank, second.size) = 2, (1, 2)
+    own = [ranked.own_config(config, ranks) for ranks in (first, second)]
+    assert [flat.value(each.learner, "batch_size") for each in own] == [8, 8]
+    assert own[0].run.start.seed == 3 != own[1].run.start.seed
+    assert [each.run.output.quiet for each in own] == [False, True]
+    assert (own[1].run.output.logger, own[1].run.output.trace) == ((), False)
+    assert ranked.own_config(config, Alone()) == config
+    snapshot = Snapshot({}, {"steps": 100, "seeds": [3, 4], "ranks": [{}]}, {})
+    resumed = [saved_seed(snapshot, config, ranks) for ranks in (first, second, Alone())]
+    assert resumed[:2] == [3, 4]
+    assert resumed[2] not in (3, 4)  # another number of ranks: episodes are not those of before
+
+
+def test_each_rank_may_make_an_equal_share_of_the_steps_that_are_left() -> None:
+    training: Any = SimpleNamespace(agreement=object(), own_steps=30, steps=100, ranks=SimpleNamespace(size=2))
+    assert [Training.own_share(training, steps) for steps in (110, 101, 100, 99)] == [35, 30, 30, 29]
 
 
 def test_numbers_of_ranks_are_summed_or_averaged() -> None:

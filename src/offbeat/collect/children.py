@@ -204,7 +204,7 @@ class Parent:
     def __init__(self, arguments: Sequence[str]) -> None:
         occupy_standard()
         descriptor, self._job, pid = map(int, arguments[-3:])
-        _exit_with(pid)
+        end_with(pid, signal.SIGKILL)
         _handle_in_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._socket = socket.socket(fileno=descriptor)
 
@@ -259,17 +259,17 @@ def _handle_in_parent(*numbers: int) -> None:
             signal.signal(number, handle)
 
 
-def _exit_with(parent: int) -> None:
-    """Makes this process end with its parent, however that ends: by the kernel on Linux, by polling elsewhere."""
+def end_with(parent: int, number: int) -> None:
+    """This process gets a signal when its parent ends, however that ends: by the kernel on Linux, else by polling."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before the call above
-            os._exit(1)
+            os.kill(os.getpid(), number)
     else:
 
         def watch() -> None:
             while os.getppid() == parent:
                 time.sleep(0.5)
-            os._exit(1)
+            os.kill(os.getpid(), number)
 
         threading.Thread(target=watch, daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ STORE_BYTES = 512 << 20
 SECONDS_BETWEEN_CHECKS, SECONDS_WITHOUT_HEAD = 1.0, 10.0
 CONNECT_SECONDS = 0.5
 """Ray itself ends the process after a minute without the head, so it is noticed before."""
+FIRST_CONNECT_SECONDS = 10.0
+"""Ray itself would try for many minutes to reach an address at which nothing answers."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class RayCluster:
         self._ray, self._settings, self._own = ray, settings, own
         context = ray.get_runtime_context()
         self.node: str = context.get_node_id()
-        host, _, port = context.gcs_address.rpartition(":")
-        self.head = host, int(port)
-        self._answered = self._checked = time.monotonic()
+        self.head = _parts(context.gcs_address)
+        self._silent_since: float | None = None
+        self._checked = time.monotonic()
         self._actor = ray.remote(_actor_class())
 
     def make_actor(self) -> Any:
@@ -79,12 +82,14 @@ class RayCluster:
             return
         try:
             socket.create_connection(self.head, CONNECT_SECONDS).close()
-            self._answered = now
+            self._silent_since = None
         except OSError as error:
-            if now - self._answered > SECONDS_WITHOUT_HEAD:
+            # From the first attempt that failed: there may have been none for long, as during an evaluation.
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            if now - self._silent_since > SECONDS_WITHOUT_HEAD:
                 raise ProcessFault(
                     f"the head of the Ray cluster, {self.head[0]}:{self.head[1]}, has not answered for "
-                    f"{now - self._answered:.0f} s ({error}); start the cluster again and resume the run"
+                    f"{now - self._silent_since:.0f} s ({error}); start the cluster again and resume the run"
                 ) from error
         self._checked = time.monotonic()
 
@@ -126,6 +131,7 @@ def connect(settings: RaySettings, collectors: int, store_bytes: int) -> RayClus
         options |= {"address": "local", "num_cpus": cpus, "resources": resources or None}
         options |= {"include_dashboard": False, "object_store_memory": max(STORE_BYTES, 2 * store_bytes)}
     else:
+        _try_address(settings)
         options["address"] = settings.address
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
@@ -137,6 +143,21 @@ def connect(settings: RaySettings, collectors: int, store_bytes: int) -> RayClus
         if main:
             signal.signal(signal.SIGTERM, handler)  # Ray replaces it, and a run saves itself at this signal
     return RayCluster(ray, settings, own=True)
+
+
+def _parts(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, where the host may be an IPv6 address in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _try_address(settings: RaySettings) -> None:
+    """Raises UsageError if nothing answers at host:port."""
+    if re.fullmatch(r".+:\d+", settings.address or ""):
+        try:
+            socket.create_connection(_parts(settings.address or ""), FIRST_CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise UsageError(_why_not(settings, error)) from error
 
 
 def _why_not(settings: RaySettings, error: Exception) -> str:

@@ -383,3 +383,5 @@ class Learner:
             self.progress = float(arrays["progress"])
         for name, part in self.statistics().items():
             part.restore(below(arrays, f"{name}/"))
+        if self.shared is not None:
+            self.shared.discard_fresh()

@@ -43,8 +43,11 @@ class GatheredPreprocessor:
         return self.own.arrays()
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        self._fresh.clear()
         self.own.restore(arrays)
+
+    def discard(self) -> None:
+        """Forgets what was seen since the last call of `gather`."""
+        self._fresh.clear()
 
 
 class SharedStatistics:
@@ -68,6 +71,12 @@ class SharedStatistics:
         """What this rank has seen since the last call, as numbers for `Ranks.gather`."""
         rows, self.rows = self.rows, 0
         return np.concatenate(([rows], *(each.take_fresh() for each in self._moments)))
+
+    def discard_fresh(self) -> None:
+        """Forgets what this rank has seen since the last merge, because a saved state takes its place."""
+        self.take_fresh()
+        for each in self._gathered:
+            each.discard()
 
     def gather(self) -> Array:
         """`take_fresh` of every rank."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from offbeat.learn.torch_ranks import check_available
-from offbeat.ranks import END_NOTE
+from offbeat.ranks import END_NOTE, LAUNCHER
 
 SECONDS_TO_SAVE = 600
 """Ranks that are asked to stop get this long to write a checkpoint, before they are killed."""
@@ -24,7 +24,8 @@ def launch(learners: int, words: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # ranks say themselves what is wrong
+    for name in [each for each in logging.root.manager.loggerDict if each.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # ranks say themselves what is wrong
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -38,7 +39,7 @@ def launch(learners: int, words: Sequence[str]) -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "clean"
-        os.environ[END_NOTE] = str(note)
+        os.environ |= {END_NOTE: str(note), LAUNCHER: str(os.getpid())}
         try:
             elastic_launch(config, sys.executable)("-m", "offbeat", *words)
         except ChildFailedError as error:
@@ -47,5 +48,5 @@ def launch(learners: int, words: Sequence[str]) -> int:
         except SignalException:
             return 0 if note.exists() else 1  # the launcher does not tell how ranks ended after a signal
         finally:
-            del os.environ[END_NOTE]
+            del os.environ[END_NOTE], os.environ[LAUNCHER]
     return 0

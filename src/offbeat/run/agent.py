@@ -308,12 +308,17 @@ class Agent:
         """Makes `count` updates, or as many as are due: by `updates_per_step` and `warmup_steps`, or all updates with a
         rollout when it is complete. Returns mean metrics. With several ranks, all must call it equally often.
         """
-        if self.training.agreement is not None:
-            self.training.agreement.meet()
+        agreement = self.training.agreement
+        if agreement is not None:
+            agreement.meet(count=count)
         if count is None:
             count = self.training.due()
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
+        if agreement is not None and count > 0 and not agreement.ready:
+            raise UsageError(
+                f"update: count={count}, but a rank has nothing to learn from: all ranks must observe before an update"
+            )
         self.training.learn(count)
         return self.learner.drain() | self.learner.counters() | self.training.take_logged()
 
@@ -347,7 +352,12 @@ class Agent:
     # Saving.
 
     def save(self, path: str | Path) -> Path:
-        """Saves a checkpoint, replay included, in the directory `path`; the one before stays until this is whole."""
+        """Saves a checkpoint, replay included, in the directory `path`; the one before stays until this is whole.
+
+        With several ranks, all must call it, with the same path.
+        """
+        if self.training.agreement is not None:
+            self.training.agreement.meet()  # steps and statistics since the last update count, too
         directory = Path(path).resolve()
         directory.mkdir(parents=True, exist_ok=True)
         # The object knows which rows are on disk already: a further save writes only what is new.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offbeat.run.training import Training
 
 _NEVER = 2.0**53
+_DUE = -(2.0**53)
 
 
 class Agreement:
@@ -32,9 +33,18 @@ class Agreement:
         self.oldest: int | None = None
 
     def meet(
-        self, *, stop: bool = False, ended: bool = False, checkpoint: bool = False, oldest: int | None = None
+        self,
+        *,
+        stop: bool = False,
+        ended: bool = False,
+        checkpoint: bool = False,
+        oldest: int | None = None,
+        count: int | None = None,
     ) -> None:
-        """Waits for all ranks, gathers what each has to tell, and merges new steps and statistics."""
+        """Waits for all ranks, gathers what each has to tell, and merges new steps and statistics.
+
+        count: of the updates that a loop of the user's own asks for.
+        """
         training, learner = self._training, self._training.learner
         experience, shared = training.experience, learner.shared
         assert shared is not None
@@ -46,7 +56,7 @@ class Agreement:
             experience.ready(),
             experience.unfinished,
         ]
-        told += [_NEVER if oldest is None else oldest, learner.updates]
+        told += [_NEVER if oldest is None else oldest, learner.updates, _DUE if count is None else count]
         rates = list(learner.own_rates().values())
         found = self._ranks.gather(np.concatenate((told, rates, shared.take_fresh())))
         columns = found.T
@@ -58,6 +68,12 @@ class Agreement:
             raise OffbeatError(
                 f"the learners have made different numbers of updates, {columns[7].astype(int).tolist()}: every rank "
                 "must call update equally often, with the same count"
+            )
+        if (columns[8] != columns[8][0]).any():
+            counts = ["as due" if each == _DUE else int(each) for each in columns[8]]
+            raise OffbeatError(
+                f"the learners were asked for different numbers of updates, {counts}: every rank must call update "
+                "equally often, with the same count"
             )
         training.steps += int(columns[0].sum())
         learner.take_rates(found[0, len(told) : len(told) + len(rates)])

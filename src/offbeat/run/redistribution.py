@@ -80,8 +80,10 @@ def _skipped(chunk: Chunk, skip: list[int], source: int) -> Chunk:
 def _shares(
     chunk: Chunk, source: int, rank: int, size: int, shards: Sequence[Shard]
 ) -> Iterator[tuple[Shard, np.ndarray]]:
-    """Which rows of a chunk each shard of this rank gets: whole episodes, in turns."""
-    turn = chunk.columns["episode"].astype(np.int64) + source
+    """Which rows of a chunk each shard of this rank gets: whole episodes, in turns, those of an environment and those
+    that environments have at the same time.
+    """
+    turn = chunk.columns["episode"].astype(np.int64) + chunk.columns["env"] + source
     mine = turn % size == rank
     for index, shard in enumerate(shards):
         yield shard, mine & (turn // size % len(shards) == index)

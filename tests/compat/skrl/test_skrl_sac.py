@@ -257,7 +257,10 @@ def test_mixed_precision_computes_in_lower_precision_and_still_learns(tmp_path: 
     moved = small.weights(agent)
     assert all(not torch.equal(moved[name], before[name]) for name in before)
     assert difference(agent, plain, "critic_1") < 3e-3  # the same step, but for rounding
+    kinds.clear()
+    agent.policy.net[0].register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
     action, _ = agent.act(torch.zeros(1, 3), None, timestep=1, timesteps=1)
+    assert kinds == [torch.bfloat16]  # acting, too
     assert action.dtype == torch.float32
 
 
