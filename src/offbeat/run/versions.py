@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 
@@ -12,10 +13,14 @@ def versions() -> dict[str, str]:
     """The installed version of each package, by name."""
     import offbeat
 
-    installed = {"offbeat": offbeat.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            installed[package] = "not installed"
-    return installed
+    own = {"offbeat": offbeat.__version__, "python": platform.python_version()}
+    return own | {package: _installed(package) for package in PACKAGES}
+
+
+@functools.cache
+def _installed(package: str) -> str:
+    """Read once: a package's metadata take milliseconds to parse, and every checkpoint names the versions."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
