@@ -45,6 +45,7 @@ def shortened(code: str) -> str:
     code = re.sub(r"total_steps=([\d_]+)", lambda it: f"total_steps={int(it[1]) // FEWER}, {small}", code)
     if code.startswith("offbeat train"):
         code += " --eval-episodes 1 --threads 1" + (" --hidden 16 16" if "--actor " not in code else "")
+        code += " --recurrent-size 8" if "--network gru" in code else ""
     return code
 
 

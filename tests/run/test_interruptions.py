@@ -11,6 +11,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import offbeat
+import soak
 from offbeat.collect import InProcess
 from offbeat.errors import CheckpointError, OffbeatError, RunInterrupted, UsageError
 from offbeat.observe.jsonl import read
@@ -50,6 +51,7 @@ def _lines(path: Path, name: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in read(path / name)]
 
 
+@pytest.mark.soak
 def test_stopped_at_any_moment_and_resumed_equals_uninterrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +60,7 @@ def test_stopped_at_any_moment_and_resumed_equals_uninterrupted(
     total = StopAt.asked
     statuses = set()
     # The last moments are those of the last updates and of the final evaluation: nothing of these may be lost either.
-    for moment in sorted({*np.linspace(1, total, 14).astype(int).tolist(), total - 12, total - 3}):
+    for moment in sorted({*np.linspace(1, total, 14 if soak.FULL else 6).astype(int).tolist(), total - 12, total - 3}):
         monkeypatch.setattr(StopAt, "at", moment)
         stopped = stopped_or_finished(tmp_path, f"stopped-{moment}")
         statuses.add(stopped.status)

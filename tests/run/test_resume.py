@@ -87,6 +87,7 @@ SLOW = (
     *("recurrent ddpg", "recurrent ppo", "recurrent sac on jax", "recurrent ddpg on jax", "recurrent dqn on jax"),
     *("MuJoCo", "ddpg", "DroQ", "Discrete redq", "ppo with layer norm", "Discrete appo"),
     *("recurrent dqn", "recurrent appo", "dqn on jax", "Pendulum", "redq", "Discrete sac", "ppo", "appo"),
+    "recurrent sac",  # tests/run/test_recurrent_resume.py has it, with a collector
 )
 """Like others, but of another algorithm, or with fewer settings: `make slow`."""
 # In interpreters that share nothing, so that nothing may depend on the order of sets.

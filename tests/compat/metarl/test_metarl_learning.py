@@ -339,7 +339,7 @@ def _killed(directory: Path, arguments: list[str], at: int) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
-@pytest.mark.parametrize("kind", ["dqn", pytest.param("ddpg", marks=pytest.mark.slow), "own"])
+@pytest.mark.parametrize("kind", ["dqn", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ddpg", "own"))])
 def test_the_example_resumes_after_kill_9_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     whole = example(tmp_path, kind, *SHORT, "--out", "whole")
     assert re.search(rf"^{kind}: 1200 steps, average return -?\d+\.\d$", whole, re.MULTILINE)
