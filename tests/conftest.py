@@ -1,5 +1,6 @@
 """One thread per test process: its workers share the machine, and small matrices gain nothing from more."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,3 +20,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # How long an example takes depends on the machine, so no test fails because of it.
 settings.register_profile("offbeat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("offbeat")
+
+
+def pytest_collection_finish() -> None:
+    """What the test files hold stays until the end, so no garbage collection needs to look at it."""
+    gc.collect()
+    gc.freeze()
