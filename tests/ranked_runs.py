@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +195,24 @@ def loop(out: Path) -> dict[str, Any]:
     alone = agent()
     if rank == 0:
         observe(alone, 5, 0.0)
+    observe(second, 2, 0.0)
     for name, made, count in (("empty", alone, 1), ("different", second, 1 + rank)):
         try:
             made.update(count)
         except OffbeatError as error:
             found[name] = str(error)
-    return found
+    second.update(1)
+    return found | {"steps later": second.steps, "updates of rollouts": list(rollouts())}
+
+
+def rollouts() -> Iterator[int]:
+    """Asks for an update after each step, of which a rollout takes four."""
+    made = offbeat.Agent("ppo", vector_spec(3, 2), hidden=(4,), rollout_steps=4, epochs=1, minibatches=1)
+    for _ in range(8):
+        obs = np.zeros(3, np.float32)
+        made.observe(obs, made.act(obs), 1.0, obs, False, False)
+        made.update(1)
+        yield made.learner.updates
 
 
 def broken(out: Path, name: str, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long the fault tests go on: a twentieth by default, in full with OFFBEAT_SOAK=1 (`make soak`)."""
+"""How long the fault tests go on: in full with OFFBEAT_SOAK=1 (`make soak`), a small part by default."""
 
 from __future__ import annotations
 

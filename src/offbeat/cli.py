@@ -24,7 +24,7 @@ from offbeat.descriptors import occupy_standard
 from offbeat.errors import OffbeatError, RunInterrupted, UsageError
 from offbeat.flags import flag, parse, show_help, wants_help
 from offbeat.ranges import setting
-from offbeat.ranks import LAUNCHER, RankFault, note_end, place
+from offbeat.ranks import END_NOTE, LAUNCHER, RankFault, place
 from offbeat.settings import read, settings_of
 from offbeat.training_commands import (
     DEBUG,
@@ -137,17 +137,19 @@ def _launch(learners: int, words: Sequence[str]) -> int:
 
 def _run_training(training: Callable[[], Any]) -> int:
     """Trains and prints the path of the run. A run that a signal stopped cleanly counts as success."""
-    if LAUNCHER in os.environ:
+    launcher, note = (os.environ.pop(name, None) for name in (LAUNCHER, END_NOTE))  # not for what this one starts
+    if launcher is not None and place().size > 1:
         from offbeat.collect.children import end_with
 
-        end_with(int(os.environ[LAUNCHER]), signal.SIGTERM)  # a launcher that is killed cannot stop its learners
+        end_with(int(launcher), signal.SIGTERM)  # a launcher that is killed cannot stop its learners
     try:
         result = training()
     except RunInterrupted as interrupted:
         result = interrupted.result
     if place().rank:
         return 0  # the first rank prints the path
-    note_end()
+    if note is not None:
+        Path(note).touch()
     _print(f"run: {result.path}")
     return 0
 

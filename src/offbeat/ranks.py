@@ -9,7 +9,6 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -95,6 +94,8 @@ def place(variables: Mapping[str, str] | None = None) -> Place:
         said = ", ".join(f"{name}={text}" for name, text in wrong.items())
         raise UsageError(f"{said}: must be whole numbers, as torchrun sets them; unset them to train with one learner")
     rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
+    if rank >= size:
+        raise UsageError(f"RANK={rank}: must be less than WORLD_SIZE={size}, as torchrun sets them")
     return Place(rank, size, int(given.get("LOCAL_RANK", rank)), int(given.get("LOCAL_WORLD_SIZE", size)))
 
 
@@ -119,10 +120,5 @@ def part_of_batch(batch_size: int, size: int) -> int:
 LAUNCHER = "OFFBEAT_LAUNCHER"
 """The environment variable with the process id of `--learners`, with which its learners end."""
 END_NOTE = "OFFBEAT_END_NOTE"
-"""The environment variable that names a file, which `--learners` looks for when a run has been stopped by a signal."""
-
-
-def note_end() -> None:
-    """Called by the first rank when a run has ended as it should, or was stopped and saved."""
-    if END_NOTE in os.environ:
-        Path(os.environ[END_NOTE]).touch()
+"""The environment variable that names a file, which the first rank makes when a run has ended as it should, or was
+stopped and saved; `--learners` looks for it after a signal."""

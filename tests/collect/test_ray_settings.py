@@ -152,20 +152,24 @@ def test_a_cluster_that_the_run_has_not_joined_is_not_left_by_it(noted: NotedRay
 
 
 def test_a_lost_head_ends_the_run_in_words(noted: NotedRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("offbeat.collect.ray_cluster.time", SimpleNamespace(monotonic=lambda: clock.now))
     cluster = connect(RaySettings(), 1, 0)  # nothing listens at its address
-    monkeypatch.setattr("offbeat.collect.ray_cluster.SECONDS_BETWEEN_CHECKS", 0.0)
-    cluster._checked -= 100.0  # as after an evaluation, in which nobody has asked
-    cluster.check()  # it may come back
     own = cluster.head
+
+    def check(at: float, head: Any = own) -> None:
+        clock.now, cluster.head = at, head
+        cluster.check()
+
+    for pause in (100.0, 200.0):  # as after an evaluation, in which nobody has asked
+        for after in (0.0, 5.0, 9.0):
+            check(pause + after)  # it may come back
     with socket.create_server(("127.0.0.1", 0)) as back:
-        cluster.head = back.getsockname()
-        cluster.check()
-    assert cluster._silent_since is None
-    cluster.head = own
-    cluster.check()
-    monkeypatch.setattr("offbeat.collect.ray_cluster.SECONDS_WITHOUT_HEAD", 0.0)
-    with pytest.raises(ProcessFault, match=r"the head of the Ray cluster, 127.0.0.1:1, has not answered .* resume"):
-        cluster.check()
+        check(218.0, back.getsockname())
+    for at in (220.0, 225.0, 230.0):
+        check(at)
+    with pytest.raises(ProcessFault, match=r"Ray cluster, 127.0.0.1:1, has not answered for 11 s .* resume"):
+        check(231.0)
 
 
 def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,9 @@ def test_place_is_read_from_the_variables_of_torchrun() -> None:
     assert place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == Place(5, 8, 1, 8)
     with pytest.raises(UsageError, match="RANK=x: must be whole numbers, as torchrun sets them"):
         place({"RANK": "x", "WORLD_SIZE": "2"})
+    for size in ("0", "5"):
+        with pytest.raises(UsageError, match=f"RANK=5: must be less than WORLD_SIZE={size}"):
+            place({"RANK": "5", "WORLD_SIZE": size})
 
 
 def test_each_rank_has_a_seed_of_its_own_and_the_first_one_that_of_the_run() -> None:

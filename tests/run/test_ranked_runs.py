@@ -117,8 +117,14 @@ def test_an_agent_saves_and_loads_what_all_ranks_have_observed_since_the_last_up
 
 def test_an_agent_refuses_updates_that_ranks_cannot_make_together(runs: Any) -> None:
     for found in runs["loop"]:
-        assert "count=1, but a rank has nothing to learn from" in found["empty"]
+        assert "count=1, but the replay of a rank does not hold enough yet" in found["empty"]
         assert "different numbers of updates, [1, 2]: every rank must call update equally often" in found["different"]
+        assert found["steps later"] == 14  # what was observed before the refusal is not forgotten
+
+
+def test_an_agent_updates_when_the_rollouts_of_all_ranks_are_complete(runs: Any) -> None:
+    for found in runs["loop"]:
+        assert found["updates of rollouts"] == [0, 0, 0, 1, 1, 1, 1, 2]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from offbeat.collect.ledger import ChunkLedger
 from offbeat.collect.stepper import MAX_ENVIRONMENTS
@@ -23,24 +24,33 @@ SCHEMA = Schema(
 LENGTH, ENVS = 5, 2
 
 
-def chunks(source: int, episodes: int) -> list[Chunk]:
-    """A chunk for each vector step of two environments. The reward names the row: source, step and environment."""
+def chunks(source: int, episodes: int, envs: int = ENVS, first: int = 0) -> list[Chunk]:
+    """A chunk for each vector step of a source. The reward names the row: source, step and environment."""
     found = []
     for step in range(episodes * LENGTH):
-        columns = {each.name: np.zeros(ENVS, each.dtype) for each in SCHEMA}
-        columns["reward"][:] = 1_000 * source + ENVS * step + np.arange(ENVS)
-        columns["env"][:] = np.arange(ENVS)
+        columns = {each.name: np.zeros(envs, each.dtype) for each in SCHEMA}
+        columns["reward"][:] = 1_000 * source + envs * step + np.arange(envs)
+        columns["env"][:] = first + np.arange(envs)
         columns["episode"][:], columns["step"][:] = divmod(step, LENGTH)
         found.append(Chunk(columns))
     return found
 
 
-def divided(sources: int, episodes: int, ranks: int, capacity: int) -> list[dict[str, Any]]:
-    """The rows that each rank gets, in their order."""
+def divided(
+    sources: int, episodes: int, ranks: int, capacity: int, envs: int = ENVS, numbered: str = "apart"
+) -> list[dict[str, Any]]:
+    """The rows that each rank gets, in their order.
+
+    numbered: environments from 0 in each source, as those of ranks, or over all sources, as those of collectors.
+    """
     found = []
     for rank in range(ranks):
         shard = Shard(SCHEMA, capacity)
-        rows = [(ENVS * LENGTH * episodes, iter(chunks(source, episodes))) for source in range(sources)]
+        first = 0 if numbered == "apart" else envs
+        rows = [
+            (envs * LENGTH * episodes, iter(chunks(source, episodes, envs, first * source)))
+            for source in range(sources)
+        ]
         checkpoints: Any = SimpleNamespace(rows_of=lambda which, rows=rows: rows, continue_from=lambda which: None)
         training: Any = SimpleNamespace(
             shards={"local": shard}, ranks=SimpleNamespace(rank=rank, size=ranks), ledger=ChunkLedger()
@@ -64,10 +74,17 @@ def test_every_row_goes_to_one_rank_and_an_episode_stays_whole() -> None:
             assert steps.tolist() == list(range(LENGTH))
 
 
-def test_episodes_that_environments_have_at_the_same_time_go_to_different_ranks() -> None:
-    """So that no rank begins without rows, where no environment has ended an episode yet."""
-    parts = divided(sources=1, episodes=1, ranks=2, capacity=100)
-    assert [len(rows["reward"]) for rows in parts] == [LENGTH, LENGTH]
+@pytest.mark.parametrize("numbered", ["apart", "over all"])
+@pytest.mark.parametrize(("sources", "envs"), [(1, 2), (1, 4), (2, 1), (4, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_episodes_that_environments_have_at_the_same_time_go_to_different_ranks(
+    numbered: str, sources: int, envs: int, ranks: int
+) -> None:
+    """So that no rank begins without rows where it can be avoided: here no environment has ended an episode yet."""
+    parts = divided(sources, 1, ranks, 100, envs, numbered)
+    episodes = [len(rows["reward"]) // LENGTH for rows in parts]
+    assert sum(episodes) == sources * envs
+    assert max(episodes) - min(episodes) <= 1
 
 
 def test_rows_of_before_belong_to_no_environment_of_now() -> None:

@@ -20,8 +20,7 @@ from offbeat.errors import ProcessFault, UsageError
 
 STORE_BYTES = 512 << 20
 """Object store of a cluster that is started here, at least."""
-SECONDS_BETWEEN_CHECKS, SECONDS_WITHOUT_HEAD = 1.0, 10.0
-CONNECT_SECONDS = 0.5
+SECONDS_BETWEEN_CHECKS, CONNECT_SECONDS, SECONDS_WITHOUT_HEAD = 1.0, 0.5, 10.0
 """Ray itself ends the process after a minute without the head, so it is noticed before."""
 FIRST_CONNECT_SECONDS = 10.0
 """Ray itself would try for many minutes to reach an address at which nothing answers."""
@@ -84,8 +83,9 @@ class RayCluster:
             socket.create_connection(self.head, CONNECT_SECONDS).close()
             self._silent_since = None
         except OSError as error:
-            # From the first attempt that failed: there may have been none for long, as during an evaluation.
-            self._silent_since = now if self._silent_since is None else self._silent_since
+            # From the first of the attempts that failed. After a pause, as during an evaluation, they are counted anew.
+            if self._silent_since is None or now - self._checked > SECONDS_WITHOUT_HEAD:
+                self._silent_since = now
             if now - self._silent_since > SECONDS_WITHOUT_HEAD:
                 raise ProcessFault(
                     f"the head of the Ray cluster, {self.head[0]}:{self.head[1]}, has not answered for "

@@ -315,10 +315,12 @@ class Agent:
             count = self.training.due()
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
-        if agreement is not None and count > 0 and not agreement.ready:
-            raise UsageError(
-                f"update: count={count}, but a rank has nothing to learn from: all ranks must observe before an update"
-            )
+        if agreement is not None and not agreement.ready and count > 0:
+            if self.training.algorithm.learns_from == "replay":
+                raise UsageError(
+                    f"update: count={count}, but the replay of a rank does not hold enough yet; observe more first"
+                )
+            count = 0  # a rollout is not complete
         self.training.learn(count)
         return self.learner.drain() | self.learner.counters() | self.training.take_logged()
 

@@ -64,6 +64,9 @@ class Agreement:
         self.ready, self.unfinished = bool(columns[4].all()), bool(columns[5].any())
         least = float(columns[6].min())
         self.oldest = None if least == _NEVER else int(least)
+        training.steps += int(columns[0].sum())
+        learner.take_rates(found[0, len(told) : len(told) + len(rates)])
+        learner.merge(found[:, len(told) + len(rates) :])
         if (columns[7] != columns[7][0]).any():
             raise OffbeatError(
                 f"the learners have made different numbers of updates, {columns[7].astype(int).tolist()}: every rank "
@@ -75,9 +78,6 @@ class Agreement:
                 f"the learners were asked for different numbers of updates, {counts}: every rank must call update "
                 "equally often, with the same count"
             )
-        training.steps += int(columns[0].sum())
-        learner.take_rates(found[0, len(told) : len(told) + len(rates)])
-        learner.merge(found[:, len(told) + len(rates) :])
 
     def rows(self, own: int) -> tuple[int, int]:
         """The least number of rows in the rollout of a rank, and that of all rollouts together."""

@@ -17,7 +17,7 @@ from offbeat.run.checkpoint import Checkpoints
 from offbeat.run.rank_checkpoint import OWN_OF_LEARNER, RANKS, part_of, size_of
 from offbeat.run.snapshot import Snapshot
 from offbeat.run.training import Training
-from offbeat.types import Chunk
+from offbeat.types import Array, Chunk
 
 
 def restore_learned(training: Training, snapshot: Snapshot) -> None:
@@ -40,7 +40,7 @@ def divide_replay(checkpoints: Checkpoints, which: str, training: Training) -> N
     """Fills the shards of this rank with its share of all rows of the checkpoint, and counts them as taken."""
     shards, ranks = list(training.shards.values()), training.ranks
     sources = checkpoints.rows_of(which)
-    numbers: dict[tuple[int, int], int] = {}
+    known: dict[tuple[int, int], int] = {}
     room = sum(shard.capacity for shard in shards)
     if shards:
         sizes = [count for count, _ in sources]
@@ -48,9 +48,10 @@ def divide_replay(checkpoints: Checkpoints, which: str, training: Training) -> N
         skip = [max(0, count - room * ranks.size * count // max(1, sum(sizes))) for count in sizes]
         for source, chunk in _in_turns(sources):
             chunk = _skipped(chunk, skip, source)
-            for shard, mask in _shares(chunk, source, ranks.rank, ranks.size, shards):
+            numbers = _numbers(chunk, source, known)
+            for shard, mask in _shares(chunk, numbers, ranks.rank, ranks.size, shards):
                 if mask.any():
-                    shard.write(_renumbered(chunk, mask, source, numbers))
+                    shard.write(_renumbered(chunk, mask, numbers))
     checkpoints.continue_from(which)
     training.own_steps = training._counted_steps = sum(shard.committed for shard in shards)
     training.ledger.restore({"next": {str(shard.worker): (0, shard.committed) for shard in shards}, "lost": 0})
@@ -77,27 +78,28 @@ def _skipped(chunk: Chunk, skip: list[int], source: int) -> Chunk:
     return chunk if not left else Chunk({name: column[left:] for name, column in chunk.columns.items()})
 
 
+def _numbers(chunk: Chunk, source: int, known: dict[tuple[int, int], int]) -> Array:
+    """A number (R,) of each row's environment among those of all sources; on every rank the same."""
+    envs, which = np.unique(chunk.columns["env"], return_inverse=True)
+    return np.array([known.setdefault((source, int(env)), len(known)) for env in envs])[which]
+
+
 def _shares(
-    chunk: Chunk, source: int, rank: int, size: int, shards: Sequence[Shard]
-) -> Iterator[tuple[Shard, np.ndarray]]:
+    chunk: Chunk, numbers: Array, rank: int, size: int, shards: Sequence[Shard]
+) -> Iterator[tuple[Shard, Array]]:
     """Which rows of a chunk each shard of this rank gets: whole episodes, in turns, those of an environment and those
     that environments have at the same time.
     """
-    turn = chunk.columns["episode"].astype(np.int64) + chunk.columns["env"] + source
+    turn = chunk.columns["episode"].astype(np.int64) + numbers
     mine = turn % size == rank
     for index, shard in enumerate(shards):
         yield shard, mine & (turn // size % len(shards) == index)
 
 
-def _renumbered(chunk: Chunk, mask: np.ndarray, source: int, numbers: dict[tuple[int, int], int]) -> Chunk:
+def _renumbered(chunk: Chunk, mask: Array, numbers: Array) -> Chunk:
     """These rows, with numbers of environments that no environment of this run has, so that links stay apart."""
     columns: dict[str, Any] = {name: np.array(column[mask]) for name, column in chunk.columns.items()}
-    for env in np.unique(columns["env"]):
-        key = source, int(env)
-        numbers.setdefault(key, MAX_ENVIRONMENTS - 1 - len(numbers) % (MAX_ENVIRONMENTS // 2))
-    table = {int(env): numbers[source, int(env)] for env in np.unique(columns["env"])}
-    renamed = [table[int(env)] for env in columns["env"]]
-    columns["env"] = np.array(renamed, columns["env"].dtype)
+    columns["env"][:] = MAX_ENVIRONMENTS - 1 - numbers[mask] % (MAX_ENVIRONMENTS // 2)
     return Chunk(columns)
 
 
