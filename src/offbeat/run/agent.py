@@ -308,19 +308,12 @@ class Agent:
         """Makes `count` updates, or as many as are due: by `updates_per_step` and `warmup_steps`, or all updates with a
         rollout when it is complete. Returns mean metrics. With several ranks, all must call it equally often.
         """
-        agreement = self.training.agreement
-        if agreement is not None:
-            agreement.meet(count=count)
+        if self.training.agreement is not None:
+            count = self.training.agreement.asked(count)
         if count is None:
             count = self.training.due()
         if count < 0:
             raise UsageError(f"update: count={count} is out of range: it must be at least 0")
-        if agreement is not None and not agreement.ready and count > 0:
-            if self.training.algorithm.learns_from == "replay":
-                raise UsageError(
-                    f"update: count={count}, but the replay of a rank does not hold enough yet; observe more first"
-                )
-            count = 0  # a rollout is not complete
         self.training.learn(count)
         return self.learner.drain() | self.learner.counters() | self.training.take_logged()
 
@@ -355,7 +348,6 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Saves a checkpoint, replay included, in the directory `path`; the one before stays until this is whole.
-
         With several ranks, all must call it, with the same path.
         """
         if self.training.agreement is not None:

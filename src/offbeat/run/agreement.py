@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offbeat.errors import OffbeatError
+from offbeat.errors import OffbeatError, UsageError
 from offbeat.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -78,6 +78,17 @@ class Agreement:
                 f"the learners were asked for different numbers of updates, {counts}: every rank must call update "
                 "equally often, with the same count"
             )
+
+    def asked(self, count: int | None) -> int | None:
+        """Meets for a loop of the user's own that asks for so many updates, and returns how many all can make."""
+        self.meet(count=count)
+        if self.ready or count is None or count < 0:
+            return count
+        if count > 0 and self._training.algorithm.learns_from == "replay":
+            raise UsageError(
+                f"update: count={count}, but the replay of a rank does not hold enough yet; observe more first"
+            )
+        return 0  # a rollout is not complete
 
     def rows(self, own: int) -> tuple[int, int]:
         """The least number of rows in the rollout of a rank, and that of all rollouts together."""
