@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,22 @@ def test_a_run_that_ended_with_a_whole_rollout_goes_on_to_a_larger_total(tmp_pat
         np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
+class OfEach(Chunks):
+    """Ends the run when each of so many environments has made ten rollouts, whichever collector is faster."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__()
+        self._made = Counter(dict.fromkeys(range(num_envs), 0))
+
+    def on_chunk(self, event: Any) -> str | None:  # type: ignore[override]
+        super().on_chunk(event)
+        self._made.update(set(self.rows[-1]["env"].tolist()))
+        return "enough" if min(self._made.values()) >= 10 else None
+
+
 def test_rollouts_are_whole_and_go_on_where_the_one_before_them_ended(tmp_path: Path) -> None:
-    seen = Chunks()
-    train(tmp_path, "run", total_steps=2_000, num_envs=4, collectors=2, callbacks=[seen])
+    seen = OfEach(4)
+    train(tmp_path, "run", total_steps=10**6, num_envs=4, collectors=2, callbacks=[seen])
     follows: dict[int, tuple[int, int]] = {}
     for rows in seen.rows:
         assert len(rows["env"]) == 32
