@@ -42,6 +42,7 @@ bench: $(VENV)/.dev $(PEERS:%=$(BENCH)/%/.installed) ## Compare speed and memory
 	$(BIN)/python benchmarks/async.py
 	$(BIN)/python benchmarks/ray_collectors.py
 	$(BIN)/python benchmarks/hosts.py
+	$(BIN)/python benchmarks/ranks.py
 	$(BIN)/python benchmarks/appo.py
 	$(BIN)/python benchmarks/coming_from.py
 

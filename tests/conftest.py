@@ -1,4 +1,4 @@
-"""One thread per test process: its workers share the machine, and small matrices gain nothing from more."""
+"""One thread per test process: those of pytest share the machine, and small matrices gain nothing from more."""
 
 import gc
 import os

@@ -81,7 +81,7 @@ def _skipped(chunk: Chunk, skip: list[int], source: int) -> Chunk:
 def _numbers(chunk: Chunk, source: int, known: dict[tuple[int, int], int]) -> Array:
     """A number (R,) of each row's environment among those of all sources; on every rank the same."""
     envs, which = np.unique(chunk.columns["env"], return_inverse=True)
-    return np.array([known.setdefault((source, int(env)), len(known)) for env in envs])[which]
+    return np.array([known.setdefault((source, int(env)), len(known)) for env in envs], np.int64)[which]
 
 
 def _shares(
